@@ -1,0 +1,1 @@
+"""The worker: an engine with continuous batching over a radix cache, and the model it drives."""
