@@ -1,0 +1,1 @@
+"""Attention over slot pools: interchangeable backends behind one Protocol."""

@@ -1,0 +1,1 @@
+"""Model execution: loading, forward passes over slot pools, sampling and text."""
