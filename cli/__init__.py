@@ -1,0 +1,1 @@
+"""The `radixgate` command: a file per subcommand. It may import everything; nothing imports it."""
