@@ -1,0 +1,74 @@
+"""What the engine tells whoever measures it. Metrics implement this by shape and import nothing of the worker.
+
+Calls come from the engine's thread, never from two threads at once, and must return at once: an implementation adds to
+counters and does nothing else. Durations are seconds. A sequence is told of in this order: `admitted` at most once,
+`first_token` at most once, `next_token` for each later token, `paused` any number of times after `admitted`,
+`finished` exactly once (also for those refused, which are never admitted).
+"""
+
+from typing import Protocol
+
+from worker.engine.values import Admission, Load
+
+
+class EngineObserver(Protocol):
+    """Receives the engine's events."""
+
+    def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
+        """A sequence starts to run for the first time; the cached tokens of its prompt are counted here, only here.
+
+        `admission.prompt_tokens` = `admission.hit.device` + `.host` + `.storage` + `admission.computed_tokens`.
+        `queue_wait_s` runs from submit to now.
+        """
+        ...
+
+    def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
+        """A sequence got its first token, `ttft_s` after it was submitted."""
+        ...
+
+    def next_token(self, tenant: str, adapter: str, gap_s: float) -> None:
+        """A sequence got a later token, `gap_s` after the one before (time spent paused included)."""
+        ...
+
+    def paused(self, tenant: str, adapter: str) -> None:
+        """A running sequence gave its slots up, because there were not enough for all."""
+        ...
+
+    def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None:
+        """A sequence ended, `e2e_s` after it was submitted.
+
+        `outcome` is the value of a FinishReason ("stop", "length") or of a FailureCode ("cancelled", "overloaded", …).
+        """
+        ...
+
+    def stepped(self, num_tokens: int, num_sequences: int, duration_s: float) -> None:
+        """One forward pass over `num_tokens` tokens of `num_sequences` sequences was made, or failed."""
+        ...
+
+    def evicted(self, num_tokens: int) -> None:
+        """Cached tokens were evicted from device slots since the last call."""
+        ...
+
+    def load_changed(self, load: Load) -> None:
+        """The state after a step or a cancellation: for gauges."""
+        ...
+
+
+class NullObserver:
+    """An observer for those who measure nothing."""
+
+    def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None: ...
+
+    def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None: ...
+
+    def next_token(self, tenant: str, adapter: str, gap_s: float) -> None: ...
+
+    def paused(self, tenant: str, adapter: str) -> None: ...
+
+    def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None: ...
+
+    def stepped(self, num_tokens: int, num_sequences: int, duration_s: float) -> None: ...
+
+    def evicted(self, num_tokens: int) -> None: ...
+
+    def load_changed(self, load: Load) -> None: ...

@@ -1,0 +1,80 @@
+"""What goes into the engine and what comes out of it, as values.
+
+Knows nothing of how either is carried or computed.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+from hicache.cache import Hit
+from hicache.keys import PrefixKey
+
+from worker.batch import SamplingParams, TokenLogprobs
+from worker.errors import Failure
+
+SequenceId = Hashable
+"""Names one sequence among all that live in an engine at the same time; chosen by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate.
+
+    `deadline` is on the engine's clock (monotonic seconds), None for none. Larger `priority` goes first where the
+    order of the waiting line looks at it, and is paused last.
+    """
+
+    sequence_id: SequenceId
+    request_id: str  # for logs only
+    key: PrefixKey  # the prompt, with its namespaces
+    params: SamplingParams
+    tenant: str
+    adapter: str = ""
+    deadline: float | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the cache had of a prompt when its sequence was first admitted; made once per sequence.
+
+    hit.total + computed = prompt_tokens, and at least one token is always computed.
+    """
+
+    prompt_tokens: int
+    hit: Hit
+
+    @property
+    def computed_tokens(self) -> int:
+        return self.prompt_tokens - self.hit.total
+
+
+class FinishReason(Enum):
+    """How a sequence ended that did not fail."""
+
+    STOP = "stop"  # an end token or a stop string
+    LENGTH = "length"  # max_new_tokens reached
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutput:
+    """The news of one sequence after one step; the one with `finish` is its last."""
+
+    sequence_id: SequenceId
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token id where asked for, else empty
+    admission: Admission | None = None  # in the first output since the sequence was admitted, never again
+    finish: FinishReason | Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is after a step."""
+
+    running: int  # sequences
+    waiting: int  # sequences, paused ones included
+    free_slots: int
+    evictable_slots: int
+    num_slots: int
