@@ -1,0 +1,90 @@
+"""What the gateway tells whoever measures it.
+
+Arguments are plain values, so that an implementation (Prometheus lives in `metrics`) needs to import nothing from
+here. Neither prompt text nor token ids ever pass through. Calls come from the event loop's thread and must not block.
+"""
+
+from typing import Protocol
+
+
+class GatewayObserver(Protocol):
+    """Durations are in seconds; `tenant` is empty where the caller was not authenticated."""
+
+    def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
+        """An RPC of the gateway's own services ended. `method` is "Service/Method" without package, e.g.
+        "InferenceService/Generate"; `code` is the gRPC status name, e.g. "OK"."""
+        ...
+
+    def auth_failed(self, reason: str) -> None:
+        """A credential was refused: "missing", "malformed", "unknown", "wrong_secret" or "revoked"."""
+        ...
+
+    def stream_opened(self, tenant: str) -> None:
+        """A Generate stream was handed to a worker."""
+        ...
+
+    def stream_closed(self, tenant: str) -> None:
+        """A stream reported by `stream_opened` has ended, however it ended."""
+        ...
+
+    def admitted(
+        self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
+    ) -> None:
+        """A worker admitted a request; the last three are its cached prompt tokens by tier. Once for each request."""
+        ...
+
+    def first_message(self, tenant: str, model: str, seconds: float) -> None:
+        """The first tokens of a stream went to the client, `seconds` after its RPC arrived."""
+        ...
+
+    def next_message(self, tenant: str, model: str, seconds: float) -> None:
+        """Further tokens went to the client, `seconds` after the message before."""
+        ...
+
+    def stream_finished(self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float) -> None:
+        """A stream came to its regular end, `seconds` after its RPC arrived."""
+        ...
+
+    def worker_connected(self, worker: str) -> None:
+        """The stream to a worker (its configured address) is up."""
+        ...
+
+    def worker_lost(self, worker: str) -> None:
+        """The stream to a worker is down. Only after `worker_connected`."""
+        ...
+
+
+class NullObserver:
+    """Measures nothing."""
+
+    def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
+        pass
+
+    def auth_failed(self, reason: str) -> None:
+        pass
+
+    def stream_opened(self, tenant: str) -> None:
+        pass
+
+    def stream_closed(self, tenant: str) -> None:
+        pass
+
+    def admitted(
+        self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
+    ) -> None:
+        pass
+
+    def first_message(self, tenant: str, model: str, seconds: float) -> None:
+        pass
+
+    def next_message(self, tenant: str, model: str, seconds: float) -> None:
+        pass
+
+    def stream_finished(self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float) -> None:
+        pass
+
+    def worker_connected(self, worker: str) -> None:
+        pass
+
+    def worker_lost(self, worker: str) -> None:
+        pass
