@@ -8,7 +8,7 @@ counters and does nothing else. Durations are seconds. A sequence is told of in 
 
 from typing import Protocol
 
-from worker.engine.values import Admission, Load
+from worker.engine.ports import Admission, Load
 
 
 class EngineObserver(Protocol):

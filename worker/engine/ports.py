@@ -3,7 +3,6 @@
 Knows nothing of how either is carried or computed.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,8 +12,8 @@ from hicache.keys import PrefixKey
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.errors import Failure
 
-SequenceId = Hashable
-"""Names one sequence among all that live in an engine at the same time; chosen by the caller."""
+SequenceId = tuple[int, int]
+"""(link of a gateway, the gateway's own number): names one sequence among all that live in an engine at a time."""
 
 
 @dataclass(frozen=True, slots=True)
