@@ -1,0 +1,1 @@
+"""Benchmarks: figures come from here, each with its machine, versions and seeds."""

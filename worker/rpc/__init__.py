@@ -1,0 +1,1 @@
+"""The worker's gRPC surface: translates between messages and the engine's values, and nothing else."""

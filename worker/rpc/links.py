@@ -1,0 +1,101 @@
+"""Which stream gets which sequence's news, and what waits for a gateway that reads slowly.
+
+Everything here runs on the event loop; the engine's thread hands its steps over with `call_soon_threadsafe`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from radixgate.v1 import worker_pb2
+from worker.engine.values import Load, SequenceOutput
+from worker.rpc.translate import LinkedId, load_message, output_message
+
+
+class Link:
+    """One gateway's stream. Owns the news that its gateway has not read yet, merged per sequence.
+
+    Invariant: what waits is bounded by the tokens of the link's own live sequences, however slowly the gateway reads,
+    because a sequence has at most one entry and ends after its max_new_tokens.
+    """
+
+    def __init__(self, link_id: int) -> None:
+        self.link_id = link_id
+        self.live: set[int] = set()  # the gateway's ids of sequences whose end is not delivered to this link yet
+        self._waiting: dict[int, worker_pb2.SequenceOutput] = {}
+        self._load: worker_pb2.WorkerLoad | None = None
+        self._news = asyncio.Event()
+        self._closed = False
+
+    def put(self, output: worker_pb2.SequenceOutput) -> None:
+        """Add news of one sequence; forgotten when the sequence is none of this link's."""
+        if output.sequence_id not in self.live:
+            return
+        if output.WhichOneof("end") is not None:
+            self.live.discard(output.sequence_id)
+        earlier = self._waiting.get(output.sequence_id)
+        if earlier is None:
+            self._waiting[output.sequence_id] = output
+        else:
+            _append(earlier, output)
+        self._news.set()
+
+    def report_load(self, load: worker_pb2.WorkerLoad) -> None:
+        """The load travels with the next news; alone it is not worth a message."""
+        self._load = load
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+    async def messages(self) -> AsyncIterator[worker_pb2.ConnectResponse]:
+        """Yield one message for all news since the last, until the link is closed and everything is said."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            outputs, self._waiting = self._waiting, {}
+            if outputs:
+                yield worker_pb2.ConnectResponse(outputs=outputs.values(), load=self._load)
+            if self._closed and not self._waiting:
+                return
+
+
+class Links:
+    """All open links of a worker. Ids are never used twice, so late news cannot reach a newer link."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, Link] = {}
+        self._next_id = 0
+
+    def open(self) -> Link:
+        link = Link(self._next_id)
+        self._links[link.link_id] = link
+        self._next_id += 1
+        return link
+
+    def close(self, link: Link) -> None:
+        link.close()
+        self._links.pop(link.link_id, None)
+
+    def close_all(self) -> None:
+        for link in list(self._links.values()):
+            self.close(link)
+
+    def deliver(self, outputs: Sequence[SequenceOutput], load: Load) -> None:
+        """Hand one engine step's outputs to the links they belong to."""
+        load_report = load_message(load)
+        for link in self._links.values():
+            link.report_load(load_report)
+        for output in outputs:
+            linked = output.sequence_id
+            if not isinstance(linked, LinkedId):
+                raise TypeError(f"the engine answered for a sequence that no link submitted: {linked!r}")
+            owner = self._links.get(linked.link_id)
+            if owner is not None:
+                owner.put(output_message(linked.sequence_id, output))
+
+
+def _append(earlier: worker_pb2.SequenceOutput, later: worker_pb2.SequenceOutput) -> None:
+    # MergeFrom appends repeated fields and replaces scalars, so the text must be joined by hand.
+    text = earlier.text + later.text
+    earlier.MergeFrom(later)
+    earlier.text = text

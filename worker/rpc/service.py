@@ -1,0 +1,102 @@
+"""WorkerService over grpc.aio: one stream per gateway, one message per engine step."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import grpc
+import structlog
+
+from radixgate.v1 import worker_pb2, worker_pb2_grpc
+from worker.engine.values import Request, SequenceId
+from worker.errors import Failure, FailureCode
+from worker.rpc.links import Link, Links
+from worker.rpc.translate import LinkedId, RefusedSubmit, error_message, request_from
+
+_log = structlog.get_logger(__name__)
+
+
+class Submissions(Protocol):
+    """What the service needs of the engine's thread. Both may be called from any thread and return at once."""
+
+    def submit(self, request: Request) -> None: ...
+
+    def cancel(self, sequence_id: SequenceId) -> None: ...
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Answers gateways. Owns no sequence: a link that ends cancels what it still has running."""
+
+    def __init__(self, model: worker_pb2.GetModelResponse, engine: Submissions, links: Links) -> None:
+        self._model = model
+        self._engine = engine
+        self._links = links
+
+    async def GetModel(  # noqa: N802 - the name is gRPC's
+        self,
+        request: worker_pb2.GetModelRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.GetModelRequest, worker_pb2.GetModelResponse],
+    ) -> worker_pb2.GetModelResponse:
+        return self._model
+
+    async def Connect(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[worker_pb2.ConnectRequest],
+        context: grpc.aio.ServicerContext[worker_pb2.ConnectRequest, worker_pb2.ConnectResponse],
+    ) -> AsyncIterator[worker_pb2.ConnectResponse]:
+        link = self._links.open()
+        _log.info("gateway connected", peer=context.peer(), link=link.link_id)
+        reader = asyncio.create_task(self._read(link, request_iterator))
+        try:
+            async for message in link.messages():
+                yield message
+        finally:
+            self._links.close(link)
+            cancelled = self._cancel_all(link)
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader
+            _log.info("gateway gone", link=link.link_id, cancelled_sequences=cancelled)
+
+    async def _read(self, link: Link, requests: AsyncIterator[worker_pb2.ConnectRequest]) -> None:
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("message")
+                if kind == "submit":
+                    self._submit(link, request.submit)
+                elif kind == "cancel":
+                    self._engine.cancel(LinkedId(link.link_id, request.cancel.sequence_id))
+        finally:
+            # A gateway that has closed its side wants no more answers either.
+            link.close()
+
+    def _submit(self, link: Link, submit: worker_pb2.Submit) -> None:
+        if submit.sequence_id in link.live:
+            # An answer under this id would be taken for the first sequence's: the gateway is at fault, end its stream.
+            _log.error("sequence id used twice", link=link.link_id, sequence=submit.sequence_id)
+            link.close()
+            return
+        link.live.add(submit.sequence_id)
+        try:
+            request = request_from(
+                submit, LinkedId(link.link_id, submit.sequence_id), self._model.vocab_size, time.monotonic()
+            )
+        except RefusedSubmit as refused:
+            self._refuse(link, submit, refused.failure)
+        except Exception:
+            # One request that cannot be read must not end the stream of all the others.
+            _log.exception("submit failed", link=link.link_id, request=submit.request_id)
+            self._refuse(link, submit, Failure(FailureCode.INTERNAL, "the request could not be taken"))
+        else:
+            self._engine.submit(request)
+
+    def _refuse(self, link: Link, submit: worker_pb2.Submit, failure: Failure) -> None:
+        link.put(worker_pb2.SequenceOutput(sequence_id=submit.sequence_id, error=error_message(failure)))
+
+    def _cancel_all(self, link: Link) -> int:
+        running = list(link.live)
+        for sequence_id in running:
+            self._engine.cancel(LinkedId(link.link_id, sequence_id))
+        return len(running)

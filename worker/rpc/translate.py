@@ -1,0 +1,162 @@
+"""Messages to engine values and back. Refuses a submit that the engine must never see.
+
+Deciding what a request may do is the gateway's part; here only what would break the cache's promises is checked
+again (every segment must carry its extra key) and what only this worker knows (which adapters it has).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, Segment
+from radixgate.v1 import inference_pb2, worker_pb2
+from worker.batch import SamplingParams, TokenLogprobs
+from worker.engine.values import Admission, FinishReason, Load, Request, SequenceOutput
+from worker.errors import Failure, FailureCode
+
+_ERROR_CODES = {
+    FailureCode.INVALID_ARGUMENT: worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT,
+    FailureCode.NOT_FOUND: worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND,
+    FailureCode.DEADLINE_EXCEEDED: worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED,
+    FailureCode.CANCELLED: worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED,
+    FailureCode.OVERLOADED: worker_pb2.SEQUENCE_ERROR_CODE_OVERLOADED,
+    FailureCode.SHUTTING_DOWN: worker_pb2.SEQUENCE_ERROR_CODE_SHUTTING_DOWN,
+    FailureCode.INTERNAL: worker_pb2.SEQUENCE_ERROR_CODE_INTERNAL,
+}
+_FINISH_REASONS = {
+    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+
+class LinkedId(NamedTuple):
+    """A sequence's name in the engine: the gateway's link it came over, and the gateway's own id for it."""
+
+    link_id: int
+    sequence_id: int
+
+
+class RefusedSubmit(Exception):
+    """A submit that must not reach the engine; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def request_from(submit: worker_pb2.Submit, sequence_id: LinkedId, vocab_size: int, now: float) -> Request:
+    """Return the engine's request for `submit`, received at `now` on the engine's clock (seconds).
+
+    Raises RefusedSubmit for a segment without its extra key, token ids outside of the vocabulary, and an adapter that
+    this worker does not have.
+    """
+    if submit.adapter:
+        # Adapters enter through a directory of loaded revisions; this worker has none.
+        raise RefusedSubmit(Failure(FailureCode.NOT_FOUND, f"adapter {submit.adapter!r} is not loaded here", "adapter"))
+    return Request(
+        sequence_id=sequence_id,
+        request_id=submit.request_id,
+        key=_prefix_key(submit.prompt, vocab_size),
+        params=_sampling_params(submit.sampling),
+        tenant=submit.tenant,
+        adapter=submit.adapter,
+        deadline=now + submit.timeout_ms / 1000 if submit.timeout_ms > 0 else None,
+        priority=submit.priority,
+    )
+
+
+def output_message(sequence_id: int, output: SequenceOutput) -> worker_pb2.SequenceOutput:
+    """Return one sequence's news as a message; `sequence_id` is the gateway's own."""
+    message = worker_pb2.SequenceOutput(
+        sequence_id=sequence_id,
+        token_ids=output.token_ids,
+        text=output.text,
+        logprobs=[_logprobs_message(entry) for entry in output.logprobs],
+    )
+    if output.admission is not None:
+        message.admission.CopyFrom(_admission_message(output.admission))
+    if isinstance(output.finish, FinishReason):
+        message.finish_reason = _FINISH_REASONS[output.finish]
+    elif output.finish is not None:
+        message.error.CopyFrom(error_message(output.finish))
+    return message
+
+
+def error_message(failure: Failure) -> worker_pb2.SequenceError:
+    return worker_pb2.SequenceError(
+        code=_ERROR_CODES[failure.code], message=failure.message, field=failure.field
+    )
+
+
+def load_message(load: Load) -> worker_pb2.WorkerLoad:
+    return worker_pb2.WorkerLoad(
+        running_sequences=load.running,
+        waiting_sequences=load.waiting,
+        free_slots=load.free_slots,
+        evictable_slots=load.evictable_slots,
+        num_slots=load.num_slots,
+    )
+
+
+def _prefix_key(segments: Sequence[worker_pb2.PromptSegment], vocab_size: int) -> PrefixKey:
+    if not segments:
+        raise RefusedSubmit(_invalid("the prompt has no segment", "prompt"))
+    return PrefixKey(tuple(_segment(segment, index, vocab_size) for index, segment in enumerate(segments)))
+
+
+def _segment(segment: worker_pb2.PromptSegment, index: int, vocab_size: int) -> Segment:
+    if len(segment.extra_key) != EXTRA_KEY_BYTES:
+        raise RefusedSubmit(
+            _invalid(
+                f"an extra key of {EXTRA_KEY_BYTES} bytes is required, got {len(segment.extra_key)}",
+                f"prompt[{index}].extra_key",
+            )
+        )
+    token_ids = np.array(segment.token_ids, dtype=np.int32)
+    if len(token_ids) == 0:
+        raise RefusedSubmit(_invalid("a segment needs at least one token", f"prompt[{index}].token_ids"))
+    if token_ids.min() < 0 or token_ids.max() >= vocab_size:
+        raise RefusedSubmit(
+            _invalid(f"token ids must lie between 0 and {vocab_size - 1}", f"prompt[{index}].token_ids")
+        )
+    # The revision applied is that of the base model's own weights: no adapter takes part.
+    return Segment(Namespace(segment.extra_key), token_ids)
+
+
+def _sampling_params(message: inference_pb2.SamplingParams) -> SamplingParams:
+    return SamplingParams(
+        max_new_tokens=message.max_new_tokens,
+        temperature=message.temperature if message.HasField("temperature") else 1.0,
+        top_k=message.top_k,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        min_p=message.min_p,
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else 1.0,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        seed=message.seed,
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        min_new_tokens=message.min_new_tokens,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+    )
+
+
+def _logprobs_message(logprobs: TokenLogprobs) -> inference_pb2.TokenLogprobs:
+    return inference_pb2.TokenLogprobs(
+        logprob=logprobs.logprob,
+        top=[inference_pb2.TopLogprob(token_id=token_id, logprob=value) for token_id, value in logprobs.top],
+    )
+
+
+def _admission_message(admission: Admission) -> worker_pb2.Admission:
+    hit = admission.hit
+    return worker_pb2.Admission(
+        prompt_tokens=admission.prompt_tokens,
+        cached=inference_pb2.CachedTokens(device=hit.device, host=hit.host, storage=hit.storage),
+    )
+
+
+def _invalid(message: str, field: str) -> Failure:
+    return Failure(FailureCode.INVALID_ARGUMENT, message, field)
