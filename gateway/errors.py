@@ -1,0 +1,104 @@
+"""What can go wrong with a request at the gateway, in the gateway's words.
+
+Knows nothing of gRPC: `gateway.rpc.status` translates these once, at the boundary. `reason` is the machine-readable
+cause (UPPER_SNAKE_CASE, stable: clients may switch on it); `metadata` holds what else a program may want to know.
+No message ever contains prompt text or credentials.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class GatewayError(Exception):
+    """Base of everything that a caller is told."""
+
+    reason = "INTERNAL"
+
+    def __init__(self, message: str, *, reason: str | None = None, metadata: Mapping[str, str] | None = None):
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or type(self).reason
+        self.metadata = dict(metadata or {})
+
+
+class UnauthenticatedError(GatewayError):
+    """No credential, or one that does not count. Unknown, wrong and revoked keys look the same to the caller."""
+
+    reason = "CREDENTIAL_REFUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One fault of a request: the path of the field, and what is wrong with it, the limit included."""
+
+    field: str
+    description: str
+
+
+class InvalidRequestError(GatewayError):
+    """The request breaks its contract; `violations` names every fault at once."""
+
+    reason = "INVALID_REQUEST"
+
+    def __init__(self, violations: Sequence[Violation], *, reason: str | None = None):
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations), reason=reason)
+        self.violations = tuple(violations)
+
+
+class NotFoundError(GatewayError):
+    """A named thing does not exist for this caller."""
+
+    reason = "NOT_FOUND"
+
+    def __init__(self, kind: str, name: str, message: str | None = None):
+        # A name is the caller's text: quote it, and not at any length.
+        shown = repr(name if len(name) <= 64 else name[:64] + "…")
+        super().__init__(
+            message or f"{kind} {shown} does not exist",
+            reason=f"{kind.upper().replace(' ', '_')}_NOT_FOUND",
+            metadata={"resource": kind},
+        )
+
+
+class AlreadyExistsError(GatewayError):
+    reason = "ALREADY_EXISTS"
+
+
+class UnavailableError(GatewayError):
+    """Cannot be served now; the same request may well succeed later.
+
+    `retry_after_s` is set where it is known when trying again makes sense.
+    """
+
+    reason = "UNAVAILABLE"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message, reason=reason, metadata=metadata)
+        self.retry_after_s = retry_after_s
+
+
+class OverloadedError(GatewayError):
+    """A bound on waiting work was reached."""
+
+    reason = "OVERLOADED"
+
+
+class DeadlineExceededError(GatewayError):
+    reason = "DEADLINE_EXCEEDED"
+
+
+class CancelledRequestError(GatewayError):
+    reason = "CANCELLED"
+
+
+class InternalError(GatewayError):
+    """A fault on our side. The message says nothing that only operators should know."""
+
+    reason = "INTERNAL"
