@@ -25,7 +25,7 @@ class EngineConfig:
     order: Literal["fcfs", "priority"] = "fcfs"  # of the waiting line
     # A sequence starts only when this many tokens beyond its prompt have slots as well, for itself and for each one
     # running; doubled with each time it had to pause.
-    headroom_tokens: NonNegativeInt = 16
+    headroom_tokens: PositiveInt = 16
     # A request waits for another one's prefill if that saves it this many tokens.
     min_shared_tokens: PositiveInt = 16
     check: bool = False  # verify every invariant of cache and engine whenever nothing runs (for debugging)

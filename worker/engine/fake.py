@@ -1,0 +1,133 @@
+"""An executor without a model, for tests of everything around it: exact, deterministic, and suspicious.
+
+It keeps, for each slot, what KV would be there: KV of a token depends on all tokens before it, so the content is a
+digest of the history up to and including the token. The next token is a digest of the whole history *read back through
+the slots*. A slot that was reused too early, never written, or belongs elsewhere therefore raises at once, or else
+changes the output.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TokenLogprobs
+
+_START = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+_SALT = np.uint64(0x94D049BB133111EB)
+_NOTHING = -1
+
+
+class SlotContentError(AssertionError):
+    """The slots of a batch don't hold what its sequences need."""
+
+
+class FakeExecutor:
+    """Implements Executor over an array of slot contents."""
+
+    def __init__(self, num_slots: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._tokens = np.full(num_slots, _NOTHING, dtype=np.int64)  # int64[num_slots]
+        self._positions = np.full(num_slots, _NOTHING, dtype=np.int64)  # int64[num_slots]
+        self._histories = np.zeros(num_slots, dtype=np.uint64)  # uint64[num_slots], digest up to this token
+
+    def run(self, batch: Batch) -> list[SampledToken]:
+        _check_shape(batch)
+        last_histories = [self._compute(batch, index) for index in range(batch.num_sequences)]
+        ends = {int(end) - 1: index for index, end in enumerate(batch.qo_indptr[1:])}
+        return [self._sample(row, last_histories[ends[row.row]]) for row in batch.samples]
+
+    def _compute(self, batch: Batch, index: int) -> Any:
+        """Write the chunk of one sequence to its slots; return the digest of all its tokens."""
+        rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
+        slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
+        num_cached = len(slots) - (rows.stop - rows.start)
+        history = self._read(slots[:num_cached])
+        for token_id, position, slot in zip(
+            batch.token_ids[rows], batch.positions[rows], batch.out_slots[rows], strict=True
+        ):
+            history = _extend(history, token_id)
+            self._tokens[slot] = token_id
+            self._positions[slot] = position
+            self._histories[slot] = history
+        return history
+
+    def _read(self, slots: Int32Array) -> Any:
+        """Return the digest of the history in `slots`, having verified all of it."""
+        if len(slots) == 0:
+            return _START
+        if not np.array_equal(self._positions[slots], np.arange(len(slots))):
+            raise SlotContentError("a slot holds another position's token, or none")
+        histories = self._histories[slots]
+        before = np.concatenate(([_START], histories[:-1]))
+        if not np.array_equal(_extend(before, self._tokens[slots]), histories):
+            raise SlotContentError("a slot holds a token of another history")
+        return histories[-1]
+
+    def _sample(self, row: SampleRow, history: Any) -> SampledToken:
+        token_id = int(history >> np.uint64(33)) % self._vocab_size
+        while token_id in row.banned_token_ids:
+            token_id = (token_id + 1) % self._vocab_size
+        if row.params.logprobs is None:
+            return SampledToken(token_id)
+        top = tuple((token_id, -1.0 - rank) for rank in range(row.params.logprobs))
+        return SampledToken(token_id, TokenLogprobs(logprob=-1.0, top=top))
+
+
+class NumberText:
+    """A text stream factory for tests: each token's text is its number and a space.
+
+    Holds back the last `hold` pieces until more come or the sequence ends, as a real one holds half characters.
+    """
+
+    def __init__(self, hold: int = 0) -> None:
+        self._hold = hold
+
+    def open(self, prompt_token_ids: Int32Array, stop: tuple[str, ...]) -> "_NumberStream":
+        return _NumberStream(stop, self._hold)
+
+
+class _NumberStream:
+    def __init__(self, stop: tuple[str, ...], hold: int) -> None:
+        self._stop = stop
+        self._hold = hold
+        self._held: list[str] = []
+
+    def push(self, token_ids: Sequence[int]) -> TextDelta:
+        for token_id in token_ids:
+            if str(token_id) in self._stop:
+                return TextDelta(self.flush(), stopped=True)
+            self._held.append(f"{token_id} ")
+        certain = len(self._held) - self._hold
+        text, self._held = "".join(self._held[: max(0, certain)]), self._held[max(0, certain) :]
+        return TextDelta(text)
+
+    def flush(self) -> str:
+        text, self._held = "".join(self._held), []
+        return text
+
+
+def _extend(history: Any, token_ids: Any) -> Any:
+    """Return the digests uint64[n] (or uint64) of histories uint64[n] with one token more each."""
+    with np.errstate(over="ignore"):
+        mixed = (history ^ (history >> np.uint64(29))) * _FACTOR + (token_ids.astype(np.uint64) + np.uint64(1)) * _SALT
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def _check_shape(batch: Batch) -> None:
+    """Verify what every batch promises, whatever its sequences."""
+    lengths = np.diff(batch.qo_indptr)
+    if not (lengths > 0).all() or batch.qo_indptr[-1] != batch.num_tokens:
+        raise SlotContentError("the chunks don't cover the batch")
+    if len(np.unique(batch.out_slots)) != batch.num_tokens:
+        raise SlotContentError("two tokens of a step are written to one slot")
+    for index, length in enumerate(lengths):
+        slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
+        rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
+        if not np.array_equal(slots[-length:], batch.out_slots[rows]):
+            raise SlotContentError("a sequence doesn't attend to what it writes")
+        if not np.array_equal(batch.positions[rows], np.arange(len(slots) - length, len(slots))):
+            raise SlotContentError("positions don't follow the sequence")
+        if np.isin(batch.out_slots, slots[:-length]).any():
+            raise SlotContentError("a slot is written that a sequence of the same step reads")

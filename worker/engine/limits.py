@@ -1,0 +1,46 @@
+"""What no step could ever compute, and is therefore refused when it is submitted."""
+
+from dataclasses import dataclass
+
+from worker.engine.ports import Request
+from worker.errors import Failure, FailureCode
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the engine must know of the model."""
+
+    vocab_size: int  # token ids are 0..vocab_size-1
+    context_length: int  # tokens, prompt and completion together
+    eos_token_ids: tuple[int, ...]
+
+
+def refusal(request: Request, limits: ModelLimits, max_sequence_tokens: int) -> Failure | None:
+    """Return why `request` can't be served here, or None. The fields are named as in the API's Submit message.
+
+    A token id outside of the vocabulary would end the whole step that computes it, neighbours included.
+    """
+    params = request.params
+    prompt = request.key.token_ids
+    if len(prompt) == 0:
+        return _invalid("the prompt has no tokens; at least 1 is needed", "prompt")
+    if prompt.min() < 0 or prompt.max() >= limits.vocab_size:
+        return _invalid(f"prompt token ids must lie between 0 and {limits.vocab_size - 1}", "prompt")
+    if params.max_new_tokens < 1:
+        return _invalid(f"max_new_tokens must be at least 1, not {params.max_new_tokens}", "sampling.max_new_tokens")
+    if any(not 0 <= token_id < limits.vocab_size for token_id in params.stop_token_ids):
+        return _invalid(f"stop token ids must lie between 0 and {limits.vocab_size - 1}", "sampling.stop_token_ids")
+    for limit, what in (
+        (limits.context_length, "the model's context"),
+        (max_sequence_tokens, "what this worker's cache can hold"),
+    ):
+        if len(prompt) + params.max_new_tokens > limit:
+            return _invalid(
+                f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} exceed {what}: {limit} tokens",
+                "prompt" if len(prompt) >= limit else "sampling.max_new_tokens",
+            )
+    return None
+
+
+def _invalid(message: str, field: str) -> Failure:
+    return Failure(FailureCode.INVALID_ARGUMENT, message, field)

@@ -1,0 +1,199 @@
+"""Decides what each step computes, and who holds slots. No model, no clock, no text: values in, values out.
+
+There is no prefill or decode phase: in every step each running sequence catches up with what is known of it, those that
+lack one token first, then longer chunks, oldest first, within the step's budget. Then sequences from the waiting line
+start, as many as slots and budget allow.
+"""
+
+from bisect import insort
+from operator import attrgetter
+
+from hicache.cache import PrefixCache
+from worker.config import EngineConfig
+from worker.engine.inflight import InFlightPrefixes
+from worker.engine.ports import Admission
+from worker.engine.sequence import Sequence
+from worker.engine.slots import SlotBudget
+from worker.engine.step import Chunk, Step
+from worker.engine.waiting import WaitingLine
+
+_PRECEDENCE = attrgetter("precedence")
+
+
+class _Draft:
+    """A step while it is being decided."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.budget = max_tokens
+        self.admitted: list[Sequence] = []
+        self.paused: list[Sequence] = []
+        self._chunks: dict[int, Chunk] = {}  # by order of the sequence
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        start = sequence.num_computed
+        self._chunks[sequence.order] = Chunk(sequence, start, start + num_tokens)
+        self.budget -= num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        chunk = self._chunks.pop(sequence.order, None)
+        if chunk is not None:
+            self.budget += chunk.end - chunk.start
+
+    def step(self) -> Step:
+        return Step(tuple(self._chunks.values()), tuple(self.admitted), tuple(self.paused))
+
+
+class Scheduler:
+    """Owns the waiting line, the running sequences and their leases.
+
+    Invariant: a sequence is in the line (and holds no lease), or running (and holds one), or not here at all.
+    Progress: the first running sequence by precedence is never paused for another one, and whatever is not leased to
+    it can be evicted or taken from the others, so it ends; then the next one is first.
+    """
+
+    def __init__(self, cache: PrefixCache, line: WaitingLine, config: EngineConfig) -> None:
+        self._cache = cache
+        self._line = line
+        self._config = config
+        self._slots = SlotBudget(cache, config.headroom_tokens)
+        self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
+        self._running: list[Sequence] = []  # ascending by precedence
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._line)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Take in a new sequence."""
+        self._line.push(sequence)
+
+    def remove(self, sequence: Sequence, now: float) -> None:
+        """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache."""
+        self._in_flight.ended(sequence)
+        if sequence.lease is None:
+            self._line.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._release(sequence, now)
+
+    def schedule(self, now: float) -> Step:
+        """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
+        draft = _Draft(self._config.max_step_tokens)
+        self._continue_running(draft, now)
+        # What pausing has just freed is meant for those who still run.
+        if not (draft.paused and self._running):
+            self._start_waiting(draft, now)
+        return draft.step()
+
+    def commit(self, step: Step, now: float) -> None:
+        """The forward pass of `step` was made: its tokens are computed; what they finish of a prefix is shared."""
+        for chunk in step.chunks:
+            sequence = chunk.sequence
+            was_prefilling = sequence.prefilling
+            sequence.num_computed = chunk.end
+            # Decoded tokens enter the cache when the sequence stops: nobody can ask for them before.
+            if was_prefilling and sequence.lease is not None:
+                sequence.lease.commit(sequence.key.prefix(chunk.end), now=now)
+            if not sequence.prefilling:
+                self._in_flight.ended(sequence)
+            self._line.served(sequence.request.tenant, computed=chunk.end - chunk.start, cached=0)
+
+    def check(self) -> None:
+        """Verify the invariants; raises AssertionError."""
+        assert self._running == sorted(self._running, key=_PRECEDENCE), "running sequences are out of order"
+        for sequence in self._running:
+            assert sequence.lease is not None, f"{sequence.request.sequence_id} runs without slots"
+            assert sequence.num_computed <= sequence.lease.num_tokens, "computed tokens without slots"
+            assert sequence.num_computed < sequence.num_known, "a running sequence has nothing to do"
+        for sequence in self._line.candidates():
+            assert sequence.lease is None, f"{sequence.request.sequence_id} waits and holds slots"
+            assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"
+        self._in_flight.check()
+
+    def _continue_running(self, draft: _Draft, now: float) -> None:
+        decoding = [sequence for sequence in self._running if sequence.num_missing == 1]
+        catching_up = [sequence for sequence in self._running if sequence.num_missing > 1]
+        for sequence in (*decoding, *catching_up):
+            if draft.budget == 0:
+                return
+            if sequence.lease is None:
+                continue  # paused for one of those before it
+            num_tokens = self._slots_for_chunk(sequence, draft, now)
+            if num_tokens:
+                draft.add(sequence, num_tokens)
+
+    def _slots_for_chunk(self, sequence: Sequence, draft: _Draft, now: float) -> int:
+        """Return how many tokens of `sequence` can be computed now, pausing others if it is none otherwise.
+
+        0 if the sequence itself was the one to be paused.
+        """
+        wanted = min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
+        while True:
+            num_tokens = self._slots.secure(sequence, wanted, len(self._running), now)
+            if num_tokens:
+                return num_tokens
+            victim = self._running[-1]
+            self._pause(victim, draft, now)
+            # Alone and out of slots it holds duplicates of what the cache has; without them it fits (see start).
+            if victim is sequence:
+                return 0
+
+    def _pause(self, sequence: Sequence, draft: _Draft, now: float) -> None:
+        draft.drop(sequence)
+        draft.paused.append(sequence)
+        self._running.remove(sequence)
+        self._in_flight.ended(sequence)
+        self._release(sequence, now)
+        sequence.num_pauses += 1
+        sequence.key = sequence.known_key(sequence.num_known)
+        self._line.push(sequence)
+
+    def _release(self, sequence: Sequence, now: float) -> None:
+        num_computed = sequence.num_computed
+        lease = sequence.stop()
+        assert lease is not None
+        with lease:
+            lease.commit(sequence.known_key(num_computed), now=now)
+
+    def _start_waiting(self, draft: _Draft, now: float) -> None:
+        for sequence in self._line.candidates():
+            if draft.budget == 0 or self.num_running == self._config.max_running:
+                return
+            if self._in_flight.is_following(sequence):
+                continue
+            hit_tokens = self._cache.peek(sequence.key, max_tokens=len(sequence.key) - 1).total
+            if self._in_flight.follow(sequence, hit_tokens):
+                continue
+            # Who is first and doesn't fit is not overtaken by smaller ones, else it might wait for ever.
+            if not self._slots.fits(sequence, hit_tokens, self._running):
+                return
+            if not self._start(sequence, draft, now):
+                return
+
+    def _start(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+        lease = self._cache.acquire(
+            sequence.key, now=now, max_tokens=len(sequence.key) - 1, priority=sequence.request.priority
+        )
+        sequence.start(lease)
+        num_tokens = 0
+        # Once more, because what it hits can't be evicted for it any longer.
+        if self._slots.fits(sequence, lease.num_tokens, self._running):
+            wanted = min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
+            num_tokens = self._slots.secure(sequence, wanted, len(self._running) + 1, now)
+        if num_tokens == 0:
+            sequence.stop()
+            lease.release()
+            return False
+        self._line.remove(sequence)
+        insort(self._running, sequence, key=_PRECEDENCE)
+        self._in_flight.started(sequence)
+        if sequence.admission is None:
+            sequence.admission = Admission(sequence.num_prompt, lease.hit)
+            draft.admitted.append(sequence)
+            self._line.served(sequence.request.tenant, computed=0, cached=lease.hit.total)
+        draft.add(sequence, num_tokens)
+        return True

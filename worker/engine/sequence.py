@@ -1,0 +1,110 @@
+"""One request on its way through the engine: what is known of it, how much of that is computed, where it lies.
+
+The engine's own state, touched by its thread only. Makes no decision.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from hicache.cache import Lease
+from hicache.keys import PrefixKey
+from worker.batch import Int32Array, SampleRow, TextStream
+from worker.engine.ports import Admission, Request
+
+
+class Sequence:
+    """A request with its progress.
+
+        tokens   [0 ........ num_computed) [........ num_known) [........ capacity)
+                  KV in lease.slots         to be computed        not sampled yet
+
+    Invariant: num_computed < num_known while it lives; it runs exactly while it holds a lease, and then
+    num_computed <= lease.num_tokens. Without a lease nothing is computed.
+    """
+
+    def __init__(self, request: Request, order: int, arrived_at: float, end_token_ids: frozenset[int]) -> None:
+        prompt = request.key.token_ids
+        self.request = request
+        self.order = order  # of arrival: 0, 1, 2, …
+        self.arrived_at = arrived_at
+        self.end_token_ids = end_token_ids
+        self.num_prompt = len(prompt)
+        self.num_known = len(prompt)
+        self.num_computed = 0
+        self.outputs: list[int] = []
+        self.key = request.key  # what was known when it last started, with namespaces
+        self.lease: Lease | None = None
+        self.text: TextStream | None = None
+        self.admission: Admission | None = None
+        self.num_pauses = 0
+        self.last_token_at = arrived_at
+        self.ended = False
+        self._prompt = prompt
+        self._tokens: Int32Array = np.empty(self.num_prompt + request.params.max_new_tokens, dtype=np.int32)
+        self._tokens[: self.num_prompt] = prompt
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """Sorts what is served first and paused last to the front: high priority, then early arrival."""
+        return (-self.request.priority, self.order)
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens known and not computed."""
+        return self.num_known - self.num_computed
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens it can ever have."""
+        return len(self._tokens)
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether part of what it started with is still to be computed."""
+        return self.num_computed < len(self.key)
+
+    @property
+    def was_paused(self) -> bool:
+        return self.num_pauses > 0
+
+    def tokens(self, start: int, end: int) -> Int32Array:
+        """Return the known tokens [start, end): a view, int32."""
+        return self._tokens[start:end]
+
+    def known_key(self, num_tokens: int) -> PrefixKey:
+        """Return the key of the first `num_tokens` known tokens."""
+        num_outputs = num_tokens - self.num_prompt
+        if num_outputs <= 0:
+            return self.request.key.prefix(num_tokens)
+        return self.request.key.extend(self.tokens(self.num_prompt, num_tokens))
+
+    def start(self, lease: Lease) -> None:
+        """Begin to run on `lease`, whose matched tokens count as computed."""
+        self.lease = lease
+        self.num_computed = lease.num_tokens
+
+    def stop(self) -> Lease | None:
+        """Cease to run; return the lease it ran on, which is now the caller's."""
+        lease, self.lease, self.num_computed = self.lease, None, 0
+        return lease
+
+    def append(self, token_id: int, now: float) -> None:
+        """Take a sampled token: known from now on."""
+        self._tokens[self.num_known] = token_id
+        self.num_known += 1
+        self.outputs.append(token_id)
+        self.last_token_at = now
+
+    def sample_row(self, row: int) -> SampleRow:
+        """Return how its next token is sampled from the batch's row `row`."""
+        params = self.request.params
+        banned: Collection[int] = self.end_token_ids if len(self.outputs) < params.min_new_tokens else ()
+        return SampleRow(
+            row=row,
+            params=params,
+            position=self.num_known,
+            prompt_token_ids=self._prompt,
+            output_token_ids=self.outputs,
+            banned_token_ids=tuple(sorted(banned)),
+        )

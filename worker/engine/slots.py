@@ -1,0 +1,67 @@
+"""How many slots sequences need, and getting them: the arithmetic between scheduler and cache."""
+
+from collections.abc import Sequence as SequenceOf
+
+from hicache.cache import PrefixCache
+from worker.engine.sequence import Sequence
+
+_RUN_TOKENS = 16
+"""Slots that a sequence takes at a time while there are plenty, so that its KV lies in runs."""
+
+
+class SlotBudget:
+    """Answers whether a sequence may start, and reserves slots for those that run.
+
+    A running sequence is *pledged* slots for all of what it started with and for some output. Sequences start only while
+    all pledges can be kept at once; so prompts are never over-committed, and outputs only beyond the headroom.
+    """
+
+    def __init__(self, cache: PrefixCache, headroom_tokens: int) -> None:
+        self._cache = cache
+        self._headroom_tokens = headroom_tokens
+
+    @property
+    def available(self) -> int:
+        """Slots that can be had now, by eviction where needed."""
+        return self._cache.num_free_slots + self._cache.num_evictable_slots
+
+    def fits(self, sequence: Sequence, hit_tokens: int, running: SequenceOf[Sequence]) -> bool:
+        """Whether `sequence` may start with `hit_tokens` in the cache. One that would run alone always may."""
+        if not running:
+            return True
+        pledged = sum(self._pledge(other, self._held(other)) for other in running)
+        return pledged + self._pledge(sequence, hit_tokens) <= self.available
+
+    def secure(self, sequence: Sequence, num_tokens: int, num_running: int, now: float) -> int:
+        """Make sure that the next tokens of a running `sequence` have slots, `num_tokens` or as many as there are.
+
+        Returns for how many they are there; less than asked for means that nothing is left to evict.
+        """
+        lease = sequence.lease
+        assert lease is not None
+        ready = lease.num_tokens - sequence.num_computed
+        if ready >= num_tokens:
+            return num_tokens
+        lacking = num_tokens - ready
+        run = min(max(lacking, _RUN_TOKENS), sequence.capacity - lease.num_tokens)
+        if run > lacking and self._cache.num_free_slots > 2 * _RUN_TOKENS * num_running and lease.reserve(run, now=now):
+            return num_tokens
+        if lease.reserve(lacking, now=now):
+            return num_tokens
+        rest = min(lacking, self.available)
+        if rest and lease.reserve(rest, now=now):
+            return ready + rest
+        return ready
+
+    def _pledge(self, sequence: Sequence, held_tokens: int) -> int:
+        # Who had to pause asks for twice as much each time, so that pauses of one sequence grow rare quickly.
+        headroom = self._headroom_tokens << sequence.num_pauses
+        needed = min(sequence.num_known + headroom, sequence.capacity)
+        return max(0, self._whole_pages(needed) - self._whole_pages(held_tokens))
+
+    def _held(self, sequence: Sequence) -> int:
+        return 0 if sequence.lease is None else sequence.lease.num_tokens
+
+    def _whole_pages(self, num_tokens: int) -> int:
+        page_size = self._cache.page_size
+        return -(-num_tokens // page_size) * page_size

@@ -1,0 +1,189 @@
+"""The thread that owns the engine: commands come in through a queue, outputs leave through a callback."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+import structlog
+
+from worker.engine.delivery import Deliver, Delivery
+from worker.engine.engine import DuplicateSequenceError, Engine
+from worker.engine.ports import Request, SequenceId, SequenceOutput
+from worker.errors import Failure, FailureCode
+
+_log = structlog.get_logger(__name__)
+
+_STALLED_WAIT_S = 0.02
+"""How long to wait before looking again, when sequences wait and none could start."""
+
+_ABORT_WAIT_S = 5.0
+"""How long a drain that is out of time waits for the step in progress."""
+
+_SHUTTING_DOWN = Failure(FailureCode.SHUTTING_DOWN, "the worker is shutting down")
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: Request
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    sequence_id: SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+_Command = _Submit | _Cancel | _Drain | _Stop
+
+
+class EngineThread:
+    """Runs an engine. `submit`, `cancel`, `drain` and `stop` may be called from any thread.
+
+    `deliver(outputs, load)` is called once for every step, in order, from one thread that is not the engine's: it may
+    be slow, but only `load` and later outputs get old then. While nothing is to do the thread sleeps.
+    """
+
+    def __init__(
+        self, engine: Engine, deliver: Deliver, *, clock: Callable[[], float] = time.monotonic, name: str = "engine"
+    ) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._clock = clock
+        self._commands: SimpleQueue[_Command] = SimpleQueue()
+        self._delivery = Delivery(deliver, f"{name}-delivery")
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._drain_until: float | None = None
+        self._drained = threading.Event()
+        self._cut_short = False
+        # Guards that nothing enters the queue behind the stop command, where nobody would answer it.
+        self._entry = threading.Lock()
+        self._entry_closed = False
+
+    def start(self) -> None:
+        self._delivery.start()
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Take in a request; it counts as submitted now. Returns at once, and whatever is wrong is delivered."""
+        if not self._enter(_Submit(request, self._clock())):
+            self._deliver([SequenceOutput(request.sequence_id, finish=_SHUTTING_DOWN)], self._engine.load())
+
+    def cancel(self, sequence_id: SequenceId) -> None:
+        """End a sequence before the next step. Returns at once."""
+        self._enter(_Cancel(sequence_id))
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and let those here end; after `timeout_s` they fail as SHUTTING_DOWN.
+
+        Blocks until none is left. Returns whether all ended by themselves in time.
+        """
+        self._enter(_Drain(self._clock() + timeout_s))
+        return self._drained.wait(timeout_s + _ABORT_WAIT_S) and not self._cut_short
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Fail everything as SHUTTING_DOWN, deliver that, and end the thread. A second call does nothing more.
+
+        Returns False if a forward pass or the consumer didn't return within `timeout_s`; their threads are left behind.
+        """
+        with self._entry:
+            if not self._entry_closed:
+                self._entry_closed = True
+                self._commands.put(_Stop())
+        if self._thread.ident is None:
+            return True  # never started
+        deadline = self._clock() + timeout_s
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("engine did not stop", timeout_s=timeout_s)
+            return False
+        return self._delivery.close(max(0.0, deadline - self._clock()))
+
+    def _enter(self, command: _Command) -> bool:
+        with self._entry:
+            if not self._entry_closed:
+                self._commands.put(command)
+            return not self._entry_closed
+
+    def _run(self) -> None:
+        stalled = False
+        while self._take_commands(self._patience(stalled)):
+            now = self._clock()
+            if self._drain_until is not None and now >= self._drain_until:
+                self._cut_off(now)
+            stalled = self._engine.has_work and not self._step(now)
+            if self._drain_until is not None and not self._engine.has_work:
+                self._drained.set()
+        self._cut_off(self._clock())
+        self._delivery.put(self._engine.take_outputs(), self._engine.load())
+        self._drained.set()
+
+    def _patience(self, stalled: bool) -> float | None:
+        """How long to wait for a command: 0 while there is work, None for as long as it takes."""
+        if not self._engine.has_work:
+            return None
+        if not stalled:
+            return 0.0
+        now = self._clock()
+        until = [now + _STALLED_WAIT_S, self._engine.next_deadline, self._drain_until]
+        return max(0.0, min(moment for moment in until if moment is not None) - now)
+
+    def _take_commands(self, patience_s: float | None) -> bool:
+        """Carry out all commands there are, having waited for the first one; False once told to stop."""
+        try:
+            command = self._commands.get(block=patience_s != 0, timeout=patience_s)
+            while True:
+                if isinstance(command, _Stop):
+                    return False
+                self._carry_out(command)
+                command = self._commands.get_nowait()
+        except Empty:
+            return True
+
+    def _carry_out(self, command: _Submit | _Cancel | _Drain) -> None:
+        try:
+            match command:
+                case _Submit(request, at):
+                    self._engine.submit(request, at)
+                case _Cancel(sequence_id):
+                    self._engine.cancel(sequence_id, self._clock())
+                case _Drain(deadline):
+                    self._engine.close()
+                    self._drain_until = deadline
+        except DuplicateSequenceError:
+            # An answer would be taken for the end of the sequence that is alive.
+            _log.error("sequence id used twice", command=type(command).__name__)
+        except Exception:  # noqa: BLE001 - outermost loop: one command's fault must not end the thread
+            _log.exception("command failed", command=type(command).__name__)
+            if isinstance(command, _Submit):
+                failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
+                self._delivery.put(
+                    [SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load()
+                )
+
+    def _step(self, now: float) -> bool:
+        """Make one step and deliver it; return whether anything came of it."""
+        try:
+            outputs = self._engine.step(now)
+        except Exception:  # noqa: BLE001 - outermost loop: whoever is here now fails, the engine goes on
+            _log.exception("step failed")
+            self._engine.abort(Failure(FailureCode.INTERNAL, "the engine failed"), now)
+            outputs = self._engine.take_outputs()
+        load = self._engine.load()
+        self._delivery.put(outputs, load)
+        return bool(outputs) or load.running > 0
+
+    def _cut_off(self, now: float) -> None:
+        self._cut_short |= self._engine.has_work
+        self._engine.abort(_SHUTTING_DOWN, now)
