@@ -1,0 +1,164 @@
+"""What a gateway shows: requests, identity, streams and workers. Fits the gateway's observer by shape.
+
+Token counts are those that responses report. They carry `gateway` in their names: workers count the same tokens, and
+one name on both sides would count them twice.
+"""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from metrics.labels import TopLabels
+from metrics.registry import END_TO_END_BUCKETS, FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS, MetricFamilies
+
+
+class GatewayMetrics:
+    """Counts what the gateway tells. Called from the event loop's thread only; scraped from any."""
+
+    def __init__(self, *, max_tenants: int = 50, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._families = MetricFamilies()
+        self._tenants = TopLabels(max_tenants, self._forget_tenant)
+        self._open_streams = OpenStreams(self._tenants)
+        self.registry = self._families.registry
+        self.registry.register(self._open_streams)
+        self._make_request_metrics()
+        self._make_token_metrics()
+        self._make_worker_metrics()
+
+    def _make_request_metrics(self) -> None:
+        make = self._families
+        self._requests = make.counter(
+            "radixgate_gateway_requests_total", "RPCs that ended, by gRPC status", ("method", "code", "tenant")
+        )
+        self._request_seconds = make.histogram(
+            "radixgate_gateway_request_seconds", "From arrival to the end of an RPC", END_TO_END_BUCKETS, ("method",)
+        )
+        self._auth_failures = make.counter(
+            "radixgate_gateway_auth_failures_total", "Credentials refused, by reason", ("reason",)
+        )
+
+    def _make_token_metrics(self) -> None:
+        make, who = self._families, ("tenant", "model", "adapter")
+        self._prompt_tokens = make.counter(
+            "radixgate_gateway_prompt_tokens_total", "Prompt tokens of requests that a worker admitted", who
+        )
+        self._cached_tokens = make.counter(
+            "radixgate_gateway_cached_tokens_total", "Prompt tokens found in a worker's cache", (*who, "tier")
+        )
+        self._completion_tokens = make.counter(
+            "radixgate_gateway_completion_tokens_total", "Tokens of streams that ended regularly", who
+        )
+        self._first_message = make.histogram(
+            "radixgate_gateway_time_to_first_token_seconds",
+            "From arrival to the first tokens sent to the client",
+            FIRST_TOKEN_BUCKETS,
+            ("tenant", "model"),
+        )
+        self._next_message = make.histogram(
+            "radixgate_gateway_inter_message_seconds",
+            "Between two messages of a stream",
+            INTER_TOKEN_BUCKETS,
+            ("model",),
+        )
+        self._stream_seconds = make.histogram(
+            "radixgate_gateway_stream_seconds",
+            "From arrival to the regular end of a stream",
+            END_TO_END_BUCKETS,
+            ("tenant", "model"),
+        )
+
+    def _make_worker_metrics(self) -> None:
+        make = self._families
+        self._connected = make.gauge(
+            "radixgate_gateway_worker_connected", "1 while the stream to a worker is up, else 0", ("worker",)
+        )
+        self._losses = make.counter(
+            "radixgate_gateway_worker_losses_total", "Streams to a worker that went down", ("worker",)
+        )
+
+    # ------------------------------------------------------------------------------------------ the gateway's observer
+
+    def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
+        self._requests.labels(method, code, self._observe(tenant, 1)).inc()
+        self._request_seconds.labels(method).observe(seconds)
+
+    def auth_failed(self, reason: str) -> None:
+        self._auth_failures.labels(reason).inc()
+
+    def stream_opened(self, tenant: str) -> None:
+        self._open_streams.opened(tenant)
+
+    def stream_closed(self, tenant: str) -> None:
+        self._open_streams.closed(tenant)
+
+    def admitted(
+        self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
+    ) -> None:
+        who = (self._observe(tenant, prompt_tokens), model, adapter)
+        self._prompt_tokens.labels(*who).inc(prompt_tokens)
+        for tier, tokens in (("device", device), ("host", host), ("storage", storage)):
+            self._cached_tokens.labels(*who, tier).inc(tokens)
+
+    def first_message(self, tenant: str, model: str, seconds: float) -> None:
+        self._first_message.labels(self._tenants.label(tenant), model).observe(seconds)
+
+    def next_message(self, tenant: str, model: str, seconds: float) -> None:
+        self._next_message.labels(model).observe(seconds)
+
+    def stream_finished(self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float) -> None:
+        label = self._observe(tenant, completion_tokens)
+        self._completion_tokens.labels(label, model, adapter).inc(completion_tokens)
+        self._stream_seconds.labels(label, model).observe(seconds)
+
+    def worker_connected(self, worker: str) -> None:
+        self._connected.labels(worker).set(1)
+
+    def worker_lost(self, worker: str) -> None:
+        self._connected.labels(worker).set(0)
+        self._losses.labels(worker).inc()
+
+    # ------------------------------------------------------------------------------------------------- bounded labels
+
+    def _observe(self, tenant: str, weight: float) -> str:
+        return self._tenants.observe(tenant, weight, now=self._clock())
+
+    def _forget_tenant(self, tenant: str) -> None:
+        self._families.forget({"tenant": tenant})
+
+
+class OpenStreams(Collector):
+    """Streams that run now, by tenant. Labels are chosen when somebody looks, so that open and close always meet."""
+
+    def __init__(self, tenants: TopLabels) -> None:
+        self._tenants = tenants
+        self._open: dict[str, int] = {}
+
+    def opened(self, tenant: str) -> None:
+        self._open[tenant] = self._open.get(tenant, 0) + 1
+
+    def closed(self, tenant: str) -> None:
+        remaining = self._open[tenant] - 1
+        if remaining:
+            self._open[tenant] = remaining
+        else:
+            del self._open[tenant]
+
+    def describe(self) -> Iterator[Metric]:
+        yield self._family()
+
+    def collect(self) -> Iterator[Metric]:
+        tally: Tally[str] = Tally()
+        for tenant, streams in self._open.copy().items():  # copied in one go: the loop's thread changes it meanwhile
+            tally[self._tenants.label(tenant)] += streams
+        family = self._family()
+        for label, streams in tally.items():
+            family.add_metric([label], streams)
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily("radixgate_gateway_open_streams", "Generate streams that run now", labels=["tenant"])

@@ -1,0 +1,211 @@
+"""What a worker shows: cache, engine and sequences. Fits the engine's observer by shape and imports nothing of it."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from metrics.hit_rate import HitRateCollector
+from metrics.labels import OTHER, TopLabels
+from metrics.registry import (
+    END_TO_END_BUCKETS,
+    FIRST_TOKEN_BUCKETS,
+    INTER_TOKEN_BUCKETS,
+    QUEUE_WAIT_BUCKETS,
+    STEP_BUCKETS,
+    STEP_TOKENS_BUCKETS,
+    MetricFamilies,
+)
+
+_SEPARATOR = "\0"  # in no tenant id
+
+
+class Hit(Protocol):
+    """Leading prompt tokens found, by tier."""
+
+    @property
+    def device(self) -> int: ...
+    @property
+    def host(self) -> int: ...
+    @property
+    def storage(self) -> int: ...
+
+
+class Admission(Protocol):
+    """What the cache had of one prompt."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def hit(self) -> Hit: ...
+
+
+class Load(Protocol):
+    """How busy the engine is."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def free_slots(self) -> int: ...
+    @property
+    def evictable_slots(self) -> int: ...
+    @property
+    def num_slots(self) -> int: ...
+
+
+class WorkerMetrics:
+    """Counts what the engine tells. Called from the engine's thread only; scraped from any.
+
+    For every request, cached tokens of all tiers plus computed tokens are its prompt tokens, counted in one go at its
+    only admission: pauses and chunks cannot count it again.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        window_s: float = 60.0,
+        max_tenants: int = 50,
+        max_adapters: int = 200,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._families = MetricFamilies(["worker"])
+        self._tenants = TopLabels(max_tenants, self._forget_tenant)
+        self._adapters = TopLabels(max_adapters, self._forget_adapter)
+        self._hit_rate = HitRateCollector(("worker", "tenant", "adapter"), window_s, clock)
+        self.registry = self._families.registry
+        self.registry.register(self._hit_rate)
+        self._make_token_counters()
+        self._make_sequence_metrics()
+        self._make_engine_metrics()
+
+    def _make_token_counters(self) -> None:
+        make, who = self._families, ("tenant", "adapter")
+        self._prompt_tokens = make.counter("radixgate_prompt_tokens_total", "Prompt tokens of admitted requests", who)
+        self._cached_tokens = make.counter(
+            "radixgate_cached_tokens_total",
+            "Prompt tokens found in the cache, by the tier that held them",
+            (*who, "tier"),
+        )
+        self._computed_tokens = make.counter(
+            "radixgate_computed_prompt_tokens_total", "Prompt tokens that no tier of the cache held", who
+        )
+        self._completion_tokens = make.counter("radixgate_completion_tokens_total", "Tokens generated", who)
+
+    def _make_sequence_metrics(self) -> None:
+        make = self._families
+        self._finished = make.counter(
+            "radixgate_sequences_finished_total", "Sequences that ended, by how", ("tenant", "adapter", "outcome")
+        )
+        self._pauses = make.counter(
+            "radixgate_pauses_total", "Running sequences that gave up their slots for want of slots", ("tenant",)
+        )
+        self._queue_wait = make.histogram(
+            "radixgate_queue_wait_seconds", "From submission to admission", QUEUE_WAIT_BUCKETS, ("tenant",)
+        )
+        self._first_token = make.histogram(
+            "radixgate_time_to_first_token_seconds",
+            "From submission to the first token",
+            FIRST_TOKEN_BUCKETS,
+            ("tenant",),
+        )
+        self._inter_token = make.histogram(
+            "radixgate_inter_token_seconds", "Between two tokens of a sequence", INTER_TOKEN_BUCKETS
+        ).labels(self._worker)
+        self._end_to_end = make.histogram(
+            "radixgate_sequence_seconds", "From submission to the end of a sequence", END_TO_END_BUCKETS, ("tenant",)
+        )
+
+    def _make_engine_metrics(self) -> None:
+        make = self._families
+        self._step_seconds = make.histogram(
+            "radixgate_step_seconds", "Duration of a forward pass", STEP_BUCKETS
+        ).labels(self._worker)
+        self._step_tokens = make.histogram(
+            "radixgate_step_tokens", "Tokens in a forward pass", STEP_TOKENS_BUCKETS
+        ).labels(self._worker)
+        self._step_sequences = make.histogram(
+            "radixgate_step_sequences", "Sequences in a forward pass", STEP_TOKENS_BUCKETS
+        ).labels(self._worker)
+        self._evicted = make.counter(
+            "radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",)
+        ).labels(self._worker, "device")
+        self._running = make.gauge("radixgate_running_sequences", "Sequences that hold slots").labels(self._worker)
+        self._waiting = make.gauge(
+            "radixgate_waiting_sequences", "Sequences in the waiting line, paused ones included"
+        ).labels(self._worker)
+        slots = make.gauge(
+            "radixgate_slots", "Slots by tier and state: free, evictable (cached, unused) or in_use", ("tier", "state")
+        )
+        self._free_slots = slots.labels(self._worker, "device", "free")
+        self._evictable_slots = slots.labels(self._worker, "device", "evictable")
+        self._used_slots = slots.labels(self._worker, "device", "in_use")
+
+    # ------------------------------------------------------------------------------------------- the engine's observer
+
+    def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
+        hit, prompt_tokens = admission.hit, admission.prompt_tokens
+        who = self._observe(tenant, adapter, prompt_tokens)
+        cached = {"device": hit.device, "host": hit.host, "storage": hit.storage}
+        self._prompt_tokens.labels(*who).inc(prompt_tokens)
+        for tier, tokens in cached.items():
+            self._cached_tokens.labels(*who, tier).inc(tokens)
+        num_cached = sum(cached.values())
+        self._computed_tokens.labels(*who).inc(prompt_tokens - num_cached)
+        self._hit_rate.admitted(who, num_cached, prompt_tokens)
+        self._queue_wait.labels(*who[:2]).observe(queue_wait_s)
+
+    def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
+        self._first_token.labels(self._worker, self._tenants.label(tenant)).observe(ttft_s)
+
+    def next_token(self, tenant: str, adapter: str, gap_s: float) -> None:
+        self._inter_token.observe(gap_s)
+
+    def paused(self, tenant: str, adapter: str) -> None:
+        self._pauses.labels(self._worker, self._tenants.label(tenant)).inc()
+
+    def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None:
+        who = self._observe(tenant, adapter, output_tokens)
+        self._finished.labels(*who, outcome).inc()
+        self._completion_tokens.labels(*who).inc(output_tokens)
+        self._end_to_end.labels(*who[:2]).observe(e2e_s)
+
+    def stepped(self, num_tokens: int, num_sequences: int, duration_s: float) -> None:
+        self._step_seconds.observe(duration_s)
+        self._step_tokens.observe(num_tokens)
+        self._step_sequences.observe(num_sequences)
+
+    def evicted(self, num_tokens: int) -> None:
+        self._evicted.inc(num_tokens)
+
+    def load_changed(self, load: Load) -> None:
+        self._running.set(load.running)
+        self._waiting.set(load.waiting)
+        self._free_slots.set(load.free_slots)
+        self._evictable_slots.set(load.evictable_slots)
+        self._used_slots.set(load.num_slots - load.free_slots - load.evictable_slots)
+
+    # ------------------------------------------------------------------------------------------------- bounded labels
+
+    def _observe(self, tenant: str, adapter: str, weight: int) -> tuple[str, str, str]:
+        """Return the labels (worker, tenant, adapter) of work worth `weight` tokens."""
+        now = self._clock()
+        tenant_label = self._tenants.observe(tenant, weight, now=now)
+        if adapter and tenant_label == tenant:
+            adapter_label = self._adapters.observe(f"{tenant}{_SEPARATOR}{adapter}", weight, now=now)
+            return self._worker, tenant_label, adapter if adapter_label != OTHER else OTHER
+        return self._worker, tenant_label, OTHER if adapter else ""
+
+    def _forget_tenant(self, tenant: str) -> None:
+        self._forget({"tenant": tenant})
+
+    def _forget_adapter(self, pair: str) -> None:
+        tenant, adapter = pair.split(_SEPARATOR)
+        self._forget({"tenant": tenant, "adapter": adapter})
+
+    def _forget(self, labels: Mapping[str, str]) -> None:
+        self._families.forget(labels)
+        self._hit_rate.forget(labels)

@@ -1,0 +1,84 @@
+from gateway.observer import GatewayObserver
+from metrics.gateway import GatewayMetrics
+
+
+def value(metrics: GatewayMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_the_gateway_accepts_them_as_its_observer() -> None:
+    observer: GatewayObserver = GatewayMetrics()
+    assert observer is not None
+
+
+def test_requests_are_counted_by_method_status_and_tenant() -> None:
+    metrics = GatewayMetrics()
+    metrics.rpc_finished("InferenceService/Generate", "OK", "a", 0.5)
+    metrics.rpc_finished("InferenceService/Generate", "UNAUTHENTICATED", "", 0.01)
+    name = "radixgate_gateway_requests_total"
+    assert value(metrics, name, method="InferenceService/Generate", code="OK", tenant="a") == 1
+    assert value(metrics, name, method="InferenceService/Generate", code="UNAUTHENTICATED", tenant="") == 1
+
+
+def test_tokens_are_counted_as_responses_report_them() -> None:
+    metrics = GatewayMetrics()
+    metrics.admitted("a", "m", "", 100, 60, 10, 5)
+    metrics.stream_finished("a", "m", "", 32, 1.5)
+    who = {"tenant": "a", "model": "m", "adapter": ""}
+    assert value(metrics, "radixgate_gateway_prompt_tokens_total", **who) == 100
+    assert value(metrics, "radixgate_gateway_cached_tokens_total", **who, tier="device") == 60
+    assert value(metrics, "radixgate_gateway_cached_tokens_total", **who, tier="storage") == 5
+    assert value(metrics, "radixgate_gateway_completion_tokens_total", **who) == 32
+    assert value(metrics, "radixgate_gateway_stream_seconds_sum", tenant="a", model="m") == 1.5
+
+
+def test_no_name_is_shared_with_the_workers_counters() -> None:
+    metrics = GatewayMetrics()
+    metrics.admitted("a", "m", "", 100, 60, 10, 5)
+    assert all(family.name.startswith("radixgate_gateway_") for family in metrics.registry.collect())
+
+
+def test_open_streams_return_to_nothing() -> None:
+    metrics = GatewayMetrics()
+    metrics.rpc_finished("InferenceService/Generate", "OK", "a", 0.5)
+    metrics.stream_opened("a")
+    metrics.stream_opened("a")
+    assert value(metrics, "radixgate_gateway_open_streams", tenant="a") == 2
+    metrics.stream_closed("a")
+    metrics.stream_closed("a")
+    assert value(metrics, "radixgate_gateway_open_streams", tenant="a") is None
+
+
+def test_open_streams_survive_a_change_of_label() -> None:
+    metrics = GatewayMetrics(max_tenants=1)
+    metrics.admitted("small", "m", "", 1, 0, 0, 0)
+    metrics.stream_opened("small")
+    metrics.admitted("large", "m", "", 100, 0, 0, 0)
+    assert value(metrics, "radixgate_gateway_open_streams", tenant="other") == 1
+    metrics.stream_closed("small")
+    assert value(metrics, "radixgate_gateway_open_streams", tenant="other") is None
+
+
+def test_a_lost_worker_shows() -> None:
+    metrics = GatewayMetrics()
+    metrics.worker_connected("h:1")
+    assert value(metrics, "radixgate_gateway_worker_connected", worker="h:1") == 1
+    metrics.worker_lost("h:1")
+    assert value(metrics, "radixgate_gateway_worker_connected", worker="h:1") == 0
+    assert value(metrics, "radixgate_gateway_worker_losses_total", worker="h:1") == 1
+
+
+def test_refused_credentials_are_counted_by_reason() -> None:
+    metrics = GatewayMetrics()
+    metrics.auth_failed("revoked")
+    assert value(metrics, "radixgate_gateway_auth_failures_total", reason="revoked") == 1
+
+
+def test_gaps_and_first_messages_are_observed() -> None:
+    metrics = GatewayMetrics()
+    metrics.admitted("a", "m", "", 1, 0, 0, 0)
+    metrics.first_message("a", "m", 0.25)
+    metrics.next_message("a", "m", 0.125)
+    first = value(metrics, "radixgate_gateway_time_to_first_token_seconds_sum", tenant="a", model="m")
+    assert first == 0.25
+    assert value(metrics, "radixgate_gateway_inter_message_seconds_sum", model="m") == 0.125
