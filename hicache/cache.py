@@ -1,0 +1,290 @@
+"""The prefix cache over device slots: leases on cached prefixes, room for what they compute, and its return.
+
+Ties the tree (which prefix lies where) to the allocator (which slots are free). No tensors, no clock, no lock: one
+owner thread calls it and says what time it is, in seconds of a monotonic clock.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from hicache.audit import Holding, audit
+from hicache.errors import LeaseError
+from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.policy import LRU, EvictionPolicy
+from hicache.slots import SlotAllocator
+from hicache.tree import Match, RadixTree
+
+_MIN_ROOM = 64  # slots; a lease's array starts with room for this many more
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Leading tokens found, by the tier where they lie."""
+
+    device: int
+    host: int = 0
+    storage: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.device + self.host + self.storage
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """A snapshot. num_slots = free + cached + private, and cached includes locked."""
+
+    num_slots: int
+    free_slots: int
+    cached_slots: int  # held by the tree; after a drop also by leases that still read them
+    locked_slots: int  # cached and protected by open leases
+    private_slots: int  # held by one lease each: not committed yet, duplicates, unfilled pages
+    nodes: int
+    leaves: int
+    namespaces: int
+    open_leases: int
+    evicted_tokens: int  # since the start
+
+
+class PrefixCache:
+    """A token-level prefix cache over `num_slots` slots.
+
+    Invariant: every slot is free, cached in exactly one node, or private to exactly one open lease.
+    """
+
+    def __init__(self, num_slots: int, *, page_size: int = 1, policy: EvictionPolicy | None = None) -> None:
+        self._slots = SlotAllocator(num_slots, page_size)
+        self._tree = RadixTree(page_size, policy or LRU())
+        self._leases: set[Lease] = set()
+        self._evicted_tokens = 0
+        self.num_slots = num_slots
+        self.page_size = page_size
+
+    @property
+    def num_free_slots(self) -> int:
+        return self._slots.num_free
+
+    @property
+    def num_evictable_slots(self) -> int:
+        return (self._tree.cached_bytes - self._tree.locked_bytes) // TOKEN_BYTES
+
+    @property
+    def num_cached_slots(self) -> int:
+        return self._tree.cached_bytes // TOKEN_BYTES
+
+    def acquire(self, key: PrefixKey, *, now: float, max_tokens: int | None = None, priority: int = 0) -> "Lease":
+        """Match the longest cached prefix and hold it until the lease is released.
+
+        The hit is in whole pages and at most `max_tokens`. `priority` protects what this request uses or stores, under
+        a policy that looks at it.
+        """
+        limit = self._limit(key, max_tokens)
+        match = self._tree.match(key.parts(self.page_size), limit, now, priority)
+        lease = Lease(self, key.namespaces, match, priority)
+        self._leases.add(lease)
+        return lease
+
+    def peek(self, key: PrefixKey, *, max_tokens: int | None = None) -> Hit:
+        """Return what `acquire` would hit, and change nothing."""
+        found = self._tree.match_length(key.parts(self.page_size), self._limit(key, max_tokens))
+        return Hit(found // TOKEN_BYTES)
+
+    def drop(self, namespace: Namespace) -> int:
+        """Make everything in and below a namespace unreachable, at once and for what open leases would still add.
+
+        Returns the slots freed now; what leases hold comes back as they end.
+        """
+        for lease in self._leases:
+            lease._expel(namespace)
+        free_before = self._slots.num_free
+        for value in self._tree.drop(namespace):
+            self._free_packed(value)
+        return self._slots.num_free - free_before
+
+    def stats(self) -> CacheStats:
+        cached = self.num_cached_slots
+        free = self.num_free_slots
+        return CacheStats(
+            num_slots=self.num_slots,
+            free_slots=free,
+            cached_slots=cached,
+            locked_slots=self._tree.locked_bytes // TOKEN_BYTES,
+            private_slots=self.num_slots - free - cached,
+            nodes=self._tree.num_nodes,
+            leaves=self._tree.num_leaves,
+            namespaces=len(self._tree.spaces),
+            open_leases=len(self._leases),
+            evicted_tokens=self._evicted_tokens,
+        )
+
+    def check(self) -> None:
+        """Recompute every invariant from scratch; InvariantError says what does not hold. Costs O(everything)."""
+        self._slots.check()
+        audit(self._tree, self._slots.free_slots(), self.num_slots, [lease._holding() for lease in self._leases])
+
+    def _limit(self, key: PrefixKey, max_tokens: int | None) -> int:
+        """The most bytes that may be hit: whole pages."""
+        num_tokens = len(key) if max_tokens is None else min(max(max_tokens, 0), len(key))
+        return num_tokens // self.page_size * self.page_size * TOKEN_BYTES
+
+    def _allocate(self, num_slots: int, after: int | None) -> Int32Array | None:
+        """Return at least `num_slots` slots in whole pages, evicting what is missing, or None and change nothing."""
+        wanted = -(-num_slots // self.page_size) * self.page_size
+        missing = wanted - self._slots.num_free
+        if missing > 0:
+            if missing > self.num_evictable_slots:
+                return None
+            for value in self._tree.evict(missing * TOKEN_BYTES):
+                self._free_packed(value)
+            self._evicted_tokens += missing
+        return self._slots.allocate(wanted, after)
+
+    def _free_packed(self, value: bytearray) -> None:
+        self._slots.free(np.frombuffer(value, dtype=np.int32))
+
+
+class Lease:
+    """One sequence's hold on its prefix and on the slots it computes into. A context manager.
+
+        slots    [ matched | committed ...    | computed or yet to be | spare of the last page )
+        owner      tree      tree, or private   private                 private
+                             where it was a
+                             duplicate
+
+    `slots` never changes for a token that has one: what another lease committed first is a duplicate, and this lease
+    goes on with its own copy until its release.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_capacity",
+        "_depth",
+        "_duplicates",
+        "_expelled",
+        "_namespaces",
+        "_node",
+        "_num_tokens",
+        "_priority",
+        "_slot_ids",
+        "hit",
+    )
+
+    def __init__(self, cache: PrefixCache, namespaces: tuple[Namespace, ...], match: Match, priority: int) -> None:
+        """Made by `PrefixCache.acquire`; the match is locked already."""
+        self._cache: PrefixCache | None = cache
+        self._namespaces = namespaces
+        self._priority = priority
+        self._node = match.node
+        self._slot_ids = np.frombuffer(b"".join(match.values), dtype=np.int32)
+        self._num_tokens = len(self._slot_ids)
+        self._capacity = self._num_tokens  # slots held, whole pages; the array may be longer
+        self._depth = self._num_tokens  # tokens whose path is locked, whole pages
+        self._duplicates: list[tuple[int, int]] = []  # token ranges above depth that are private all the same
+        self._expelled = False
+        self.hit = Hit(self._num_tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that have a slot."""
+        return self._num_tokens
+
+    @property
+    def slots(self) -> Int32Array:
+        """int32[num_tokens], read-only: the slot of every token held so far, in order."""
+        view = self._slot_ids[: self._num_tokens]
+        view.flags.writeable = False
+        return view
+
+    def reserve(self, num_tokens: int, *, now: float) -> bool:
+        """Append slots for the next `num_tokens` tokens, evicting as needed. False: not enough, and nothing changed."""
+        cache = self._owner()
+        if num_tokens < 0:
+            raise LeaseError(f"num_tokens must not be negative, got {num_tokens}")
+        missing = self._num_tokens + num_tokens - self._capacity
+        if missing > 0:
+            last = int(self._slot_ids[self._capacity - 1]) if self._capacity else None
+            slots = cache._allocate(missing, last)
+            if slots is None:
+                return False
+            self._append(slots)
+        self._num_tokens += num_tokens
+        return True
+
+    def commit(self, key: PrefixKey, *, now: float) -> None:
+        """Publish the whole pages of `key`, whose KV is computed and lies in slots[:len(key)].
+
+        `key` continues what was matched or committed before; only what is new in it is looked at. After the namespace
+        was dropped this changes nothing.
+        """
+        cache = self._owner()
+        if key.namespaces != self._namespaces:
+            raise LeaseError("the key belongs to other namespaces than the lease")
+        if len(key) > self._num_tokens:
+            raise LeaseError(f"the key has {len(key)} tokens, the lease has slots for {self._num_tokens}")
+        if self._expelled:
+            return
+        depth = len(key) // cache.page_size * cache.page_size
+        if depth <= self._depth:
+            return
+        value = self._slot_ids[self._depth : depth].view(np.uint8).data
+        insertion = cache._tree.insert(
+            self._node, self._depth * TOKEN_BYTES, key.parts(cache.page_size), value, now, self._priority
+        )
+        self._node = insertion.node
+        self._depth = depth
+        for first, last in insertion.duplicates:
+            self._duplicates.append((first // TOKEN_BYTES, last // TOKEN_BYTES))
+
+    def release(self) -> None:
+        """Let go of the prefix and free what is private. Releasing again is harmless."""
+        cache = self._cache
+        if cache is None:
+            return
+        for value in cache._tree.unlock(self._node):
+            cache._free_packed(value)
+        for first, last in self._private():
+            cache._slots.free(self._slot_ids[first:last])
+        cache._leases.discard(self)
+        self._cache = None
+        self._node = None
+        self._num_tokens = self._capacity = self._depth = 0
+        self._duplicates = []
+
+    def _owner(self) -> PrefixCache:
+        if self._cache is None:
+            raise LeaseError("the lease is released")
+        return self._cache
+
+    def _private(self) -> list[tuple[int, int]]:
+        """Ranges of held slots that no node refers to."""
+        return [*self._duplicates, (self._depth, self._capacity)]
+
+    def _append(self, slots: Int32Array) -> None:
+        """Put new slots behind those held. A view handed out earlier keeps seeing what it saw."""
+        end = self._capacity + len(slots)
+        if end > len(self._slot_ids):
+            grown = np.empty(end + max(_MIN_ROOM, end // 2), dtype=np.int32)
+            grown[: self._capacity] = self._slot_ids[: self._capacity]
+            self._slot_ids = grown
+        self._slot_ids[self._capacity : end] = slots
+        self._capacity = end
+
+    def _expel(self, namespace: Namespace) -> None:
+        if namespace in self._namespaces:
+            self._expelled = True
+
+    def _holding(self) -> Holding:
+        held = self._slot_ids[: self._capacity]
+        private = [held[first:last] for first, last in self._private()]
+        return Holding(self._node, self._depth, held, np.concatenate(private), self._duplicates, self._expelled)

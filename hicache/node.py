@@ -1,0 +1,91 @@
+"""One node of the radix tree, and the record of one namespace. Plain state, owned and kept consistent by the tree."""
+
+from hicache.keys import TOKEN_BYTES, Namespace
+
+# What a child hangs by: the packed first page of its key, or the namespace that begins below its parent.
+Edge = bytes | Namespace
+
+
+class Space:
+    """One namespace of the tree: its roots, one at the top and one below every barrier node where it continues."""
+
+    __slots__ = ("namespace", "roots")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.roots: set[Node] = set()
+
+
+class Node:
+    """An edge with a run of tokens, and the slots that hold their KV.
+
+    `key` and `value` are growable buffers of packed int32 (tokens and slot ids) of equal length; both are empty exactly
+    in roots, which separate namespaces and hold nothing themselves.
+
+    `lock_ref` counts the leases that end here plus the children whose own count is not 0, so that taking or dropping a
+    lock climbs only as far as a count changes between 0 and 1. Everything above a locked node is locked.
+
+    `last_access_time` and `priority` are those of the requests that ended at this node, not of those that passed
+    through: whoever uses a child uses its parent, and a child that is evicted passes both on. `hit_count` counts the
+    requests that matched through the whole node. `stored_time` is when its newest token came.
+
+    `space` is None once the namespace was dropped: the node is out of reach and lives on for the leases that hold it.
+    `ticket` is 0, or names the node's entry among the victims.
+    """
+
+    __slots__ = (
+        "children",
+        "hit_count",
+        "key",
+        "last_access_time",
+        "lock_ref",
+        "parent",
+        "priority",
+        "space",
+        "stored_time",
+        "ticket",
+        "value",
+    )
+
+    def __init__(
+        self,
+        key: bytearray,
+        value: bytearray,
+        parent: "Node | None",
+        space: Space | None,
+        now: float,
+        priority: int = 0,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.parent = parent
+        self.space = space
+        self.children: dict[Edge, Node] = NO_CHILDREN
+        self.lock_ref = 0
+        self.hit_count = 0
+        self.priority = priority
+        self.stored_time = now
+        self.last_access_time = now
+        self.ticket = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.key) // TOKEN_BYTES
+
+    @property
+    def is_root(self) -> bool:
+        return not self.key
+
+    def adopt(self, edge: Edge, child: "Node") -> None:
+        if self.children is NO_CHILDREN:
+            self.children = {}
+        self.children[edge] = child
+
+    def disown(self, edge: Edge) -> None:
+        del self.children[edge]
+        if not self.children:
+            self.children = NO_CHILDREN
+
+
+# Shared by all leaves, and never written to: a dict of its own would cost each of them 64 bytes.
+NO_CHILDREN: dict[Edge, Node] = {}

@@ -1,0 +1,392 @@
+"""The radix tree: finds, splits, grows, merges, locks and evicts nodes. Knows tokens and slot ids as packed bytes.
+
+Knows nothing of free slots, leases or tensors: it says which slots came back, and the cache returns them to the pool.
+Lengths and offsets are in bytes throughout, TOKEN_BYTES for each token.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hicache.keys import TOKEN_BYTES, Namespace, Part
+from hicache.node import NO_CHILDREN, Edge, Node, Space
+from hicache.packed import shared_bytes
+from hicache.policy import EvictionPolicy
+from hicache.victims import Victims
+
+_NOTHING_FREED: Sequence[bytearray] = ()
+
+
+class Match(NamedTuple):
+    """The longest cached prefix: its last node (None without a hit) and the values along the path, in order."""
+
+    node: Node | None
+    values: list[bytearray]
+
+
+class Insertion(NamedTuple):
+    """Where an inserted key ends, how deep that is, and the first and last byte of what had been there already."""
+
+    node: Node | None
+    depth: int
+    duplicates: list[tuple[int, int]]
+
+
+class RadixTree:
+    """Prefixes by namespace. Invariants, all verified by `hicache.audit`:
+
+    - Siblings differ in their first page, or are roots of different namespaces. Only roots are empty, and every root
+      has children.
+    - A node is locked while a lease ends in it or below it.
+    - The victims are exactly the unlocked leaves.
+    - A lease ends at the end of a node, and nothing moves that end: a split makes a new node for the upper part, a
+      merge keeps the lower node, and a leaf is extended in place only when no other lease ends there.
+    """
+
+    def __init__(self, page_size: int, policy: EvictionPolicy) -> None:
+        self.page_bytes = page_size * TOKEN_BYTES
+        self.policy = policy
+        self.victims = Victims(policy)
+        self.spaces: dict[Namespace, Space] = {}
+        self.tops: dict[Namespace, Node] = {}  # roots that hang below no barrier
+        self.cached_bytes = 0  # values of all nodes, those of dropped ones that a lease still holds included
+        self.locked_bytes = 0  # the part of it that is locked
+        self.num_nodes = 0  # roots and dropped nodes not included
+        self.num_leaves = 0
+
+    # Finding
+
+    def match(self, parts: Sequence[Part], limit: int, now: float, priority: int) -> Match:
+        """Find and lock the longest cached prefix of at most `limit` bytes; the node in whose middle it ends is split.
+
+        `unlock` gives the returned node back.
+        """
+        values: list[bytearray] = []
+        last: Node | None = None
+        page_bytes = self.page_bytes
+        for namespace, packed, size in parts:
+            node = self._root_below(last, namespace)
+            if node is None:
+                break
+            stop = min(size, limit)
+            offset = 0
+            while offset < stop:
+                child = node.children.get(packed[offset : offset + page_bytes])
+                if child is None:
+                    break
+                if not packed.startswith(child.key, offset, stop):
+                    shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
+                    if not shared:
+                        break
+                    child = self._split(child, shared)
+                node = last = child
+                node.hit_count += 1
+                values.append(node.value)
+                offset += len(node.key)
+            if offset < size:
+                break
+            limit -= offset
+        if last is not None:
+            self.lock(last)
+            _touch(last, now, priority)
+        return Match(last, values)
+
+    def match_length(self, parts: Sequence[Part], limit: int) -> int:
+        """Return how many bytes `match` would find, and change nothing."""
+        found = 0
+        last: Node | None = None
+        page_bytes = self.page_bytes
+        for namespace, packed, size in parts:
+            node = self._root_below(last, namespace)
+            if node is None:
+                break
+            stop = min(size, limit - found)
+            offset = 0
+            while offset < stop:
+                child = node.children.get(packed[offset : offset + page_bytes])
+                if child is None:
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
+                offset += shared
+                if shared < len(child.key):
+                    break
+                node = last = child
+            found += offset
+            if offset < size:
+                break
+        return found
+
+    # Growing
+
+    def insert(
+        self, held: Node | None, depth: int, parts: Sequence[Part], value: memoryview, now: float, priority: int
+    ) -> Insertion:
+        """Add a key below `held`, the locked node at `depth` where its lease ends so far, and move the lock to its end.
+
+        `value` holds the slots of what lies behind `depth`. Costs O(new part): nothing above `held` is looked at.
+        """
+        node = held
+        duplicates: list[tuple[int, int]] = []
+        start, position = 0, depth
+        for namespace, packed, size in parts:
+            offset = position - start
+            if offset < size:
+                if not offset:
+                    node = self._root_below(node, namespace) or self._new_root(node, namespace)
+                assert node is not None
+                node, known = self._descend(node, packed, offset, size)
+                if known > offset:
+                    duplicates.append((position, start + known))
+                if known < size:
+                    fresh = value[start + known - depth : start + size - depth]
+                    node = self._grow(node, held, packed[known:size], fresh, now, priority)
+                position = start + size
+            start += size
+        if node is not None:
+            if node is not held:
+                self.lock(node)
+                self.unlock(held)
+            _touch(node, now, priority)
+        return Insertion(node, position, duplicates)
+
+    def _descend(self, node: Node, packed: bytes, offset: int, size: int) -> tuple[Node, int]:
+        """Follow what is there already, splitting where the key leaves it. Returns the node reached and its offset."""
+        page_bytes = self.page_bytes
+        while offset < size:
+            child = node.children.get(packed[offset : offset + page_bytes])
+            if child is None:
+                break
+            shared = shared_bytes(packed, offset, size, child.key, page_bytes)
+            node = child if shared == len(child.key) else self._split(child, shared)
+            offset += shared
+        return node, offset
+
+    def _grow(self, node: Node, held: Node | None, key: bytes, value: memoryview, now: float, priority: int) -> Node:
+        """Attach a run of new tokens behind `node`, in place if it is a leaf that nobody else's lease ends in.
+
+        Returns the node that ends with it, which is no victim: `insert` is about to lock it.
+        """
+        self.cached_bytes += len(key)
+        if node.key and not node.children and node.lock_ref == (node is held):
+            self.victims.discard(node)
+            node.key += key
+            node.value += value
+            node.stored_time = now
+            if node.lock_ref:
+                self.locked_bytes += len(key)
+            return node
+        child = Node(bytearray(key), bytearray(value), node, node.space, now, priority)
+        self.num_nodes += 1
+        self.num_leaves += 1 if node.is_root or node.children else 0
+        node.adopt(key[: self.page_bytes], child)
+        return child
+
+    def _root_below(self, barrier: Node | None, namespace: Namespace) -> Node | None:
+        return self.tops.get(namespace) if barrier is None else barrier.children.get(namespace)
+
+    def _new_root(self, barrier: Node | None, namespace: Namespace) -> Node:
+        space = self.spaces.get(namespace)
+        if space is None:
+            space = self.spaces[namespace] = Space(namespace)
+        root = Node(bytearray(), bytearray(), barrier, space, 0.0)
+        space.roots.add(root)
+        if barrier is None:
+            self.tops[namespace] = root
+        else:
+            if not barrier.children:
+                self.num_leaves -= 1
+            self.victims.discard(barrier)
+            barrier.adopt(namespace, root)
+        return root
+
+    # Reshaping
+
+    def _split(self, lower: Node, size: int) -> Node:
+        """Cut the first `size` bytes off a node and return them as its new parent. Leases that end in the node stay."""
+        parent = lower.parent
+        assert parent is not None
+        upper = Node(lower.key[:size], lower.value[:size], parent, lower.space, lower.stored_time, lower.priority)
+        upper.last_access_time = lower.last_access_time
+        upper.hit_count = lower.hit_count
+        upper.lock_ref = 1 if lower.lock_ref else 0
+        # Copies on both sides: a view, or a buffer cut at its front, would keep the whole run's memory alive.
+        lower.key = lower.key[size:]
+        lower.value = lower.value[size:]
+        lower.parent = upper
+        parent.children[self._edge(upper)] = upper
+        upper.adopt(self._edge(lower), lower)
+        self.num_nodes += 1
+        return upper
+
+    def _merge_with_only_child(self, upper: Node) -> None:
+        """Undo a split that serves nobody: no lease ends in `upper`, and its one child is as well protected."""
+        parent = upper.parent
+        if parent is None or upper.is_root or upper.space is None or len(upper.children) != 1:
+            return
+        (lower,) = upper.children.values()
+        if lower.is_root or upper.lock_ref != (1 if lower.lock_ref else 0):
+            return
+        if not self.policy.same_protection(upper, lower):
+            return
+        # The upper buffers grow and move down: O(lower), however long the shared prefix is.
+        upper.key += lower.key
+        upper.value += lower.value
+        lower.key, lower.value = upper.key, upper.value
+        lower.parent = parent
+        parent.children[self._edge(lower)] = lower
+        self.num_nodes -= 1
+        if upper.last_access_time > lower.last_access_time:
+            lower.last_access_time = upper.last_access_time
+            if lower.ticket:
+                self.victims.discard(lower)
+                self.victims.add(lower)
+
+    def _edge(self, node: Node) -> Edge:
+        if node.is_root:
+            assert node.space is not None
+            return node.space.namespace
+        return bytes(node.key[: self.page_bytes])
+
+    # Protecting
+
+    def lock(self, node: Node | None) -> None:
+        """Let a lease end in `node`: protect it and the path above it."""
+        while node is not None:
+            node.lock_ref += 1
+            if node.lock_ref > 1:
+                return
+            self.locked_bytes += len(node.value)
+            self.victims.discard(node)
+            node = node.parent
+
+    def unlock(self, node: Node | None) -> Sequence[bytearray]:
+        """Undo one `lock`. Returns the values of dropped nodes that only this lock kept."""
+        held = node
+        freed: list[bytearray] | None = None
+        while node is not None:
+            node.lock_ref -= 1
+            if node.lock_ref:
+                break
+            self.locked_bytes -= len(node.value)
+            if node.space is None:
+                freed = freed or []
+                freed.append(node.value)
+                self.cached_bytes -= len(node.value)
+                orphan, node = node, node.parent
+                orphan.parent = None
+                held = node
+                continue
+            if not node.children:
+                self.victims.add(node)
+            node = node.parent
+        if held is not None:
+            self._merge_with_only_child(held)
+        return freed or _NOTHING_FREED
+
+    # Shrinking
+
+    def evict(self, size: int) -> list[bytearray]:
+        """Free `size` bytes of values, coldest leaf first; the last one is trimmed to what is needed.
+
+        `size` is in whole pages and at most what is unlocked.
+        """
+        freed: list[bytearray] = []
+        while size:
+            leaf = self.victims.first()
+            surplus = len(leaf.value) - size
+            if surplus > 0:
+                freed.append(leaf.value[surplus:])
+                del leaf.key[surplus:], leaf.value[surplus:]
+                self.cached_bytes -= size
+                break
+            freed.append(leaf.value)
+            size -= len(leaf.value)
+            self.victims.discard(leaf)
+            self._remove_leaf(leaf)
+        return freed
+
+    def drop(self, namespace: Namespace) -> list[bytearray]:
+        """Cut a namespace off, with everything below it. Returns the values that no lease holds.
+
+        What is locked stays allocated, out of reach, until its last lease ends.
+        """
+        space = self.spaces.pop(namespace, None)
+        if space is None:
+            return []
+        freed: list[bytearray] = []
+        for root in list(space.roots):
+            barrier = root.parent
+            if barrier is None:
+                del self.tops[namespace]
+            else:
+                barrier.disown(namespace)
+            for node in list(subtree(root)):
+                self._detach(node, freed)
+            if barrier is not None:
+                self._after_loss(barrier)
+        return freed
+
+    def _detach(self, node: Node, freed: list[bytearray]) -> None:
+        if node.is_root:
+            assert node.space is not None
+            self._forget_root(node, node.space)
+        else:
+            self.num_nodes -= 1
+            # Leaves of the tree are counted before their children are let go.
+            self.num_leaves -= not node.children
+        node.space = None
+        node.children = NO_CHILDREN
+        if not node.lock_ref:
+            self.victims.discard(node)
+            self.cached_bytes -= len(node.value)
+            freed.append(node.value)
+            node.parent = None
+
+    def _remove_leaf(self, leaf: Node) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        self.cached_bytes -= len(leaf.value)
+        self.num_nodes -= 1
+        self.num_leaves -= 1
+        leaf.parent = None
+        parent.disown(self._edge(leaf))
+        # Whoever used the leaf used its parent.
+        parent.last_access_time = max(parent.last_access_time, leaf.last_access_time)
+        parent.priority = max(parent.priority, leaf.priority)
+        self._after_loss(parent)
+
+    def _after_loss(self, node: Node) -> None:
+        """Put a node right that has just lost a child."""
+        if node.children:
+            self._merge_with_only_child(node)
+        elif not node.is_root:
+            self.num_leaves += 1
+            if not node.lock_ref:
+                self.victims.add(node)
+        elif node.space is not None:
+            namespace = node.space.namespace
+            self._forget_root(node, node.space)
+            if node.parent is None:
+                del self.tops[namespace]
+            else:
+                node.parent.disown(namespace)
+                self._after_loss(node.parent)
+
+    def _forget_root(self, root: Node, space: Space) -> None:
+        space.roots.discard(root)
+        if not space.roots:
+            self.spaces.pop(space.namespace, None)
+
+
+def subtree(root: Node) -> Iterator[Node]:
+    """Every node from `root` down, parents before children."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(node.children.values())
+
+
+def _touch(node: Node, now: float, priority: int) -> None:
+    """Note who used a node last. It is locked, so its rank is taken again when it becomes a victim."""
+    node.last_access_time = now
+    node.priority = max(node.priority, priority)
