@@ -12,7 +12,8 @@ class GatewayObserver(Protocol):
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
         """An RPC of the gateway's own services ended. `method` is "Service/Method" without package, e.g.
-        "InferenceService/Generate"; `code` is the gRPC status name, e.g. "OK"."""
+        "InferenceService/Generate"; `code` is the gRPC status name, e.g. "OK".
+        """
         ...
 
     def auth_failed(self, reason: str) -> None:

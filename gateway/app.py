@@ -1,0 +1,144 @@
+"""One gateway process: the only module that knows all concrete classes, and the order in which they start and stop."""
+
+import asyncio
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+import structlog
+from redis.asyncio import Redis
+
+from gateway.config import GatewayConfig
+from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.link import StreamLimits, WorkerLink
+from gateway.errors import UnavailableError
+from gateway.identity.adapters import AdapterDirectory, FixedAdapters
+from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
+from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
+from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
+from gateway.observer import GatewayObserver, NullObserver
+from gateway.routing.router import RoundRobin
+from gateway.rpc.admin import AdminServicer
+from gateway.rpc.boundary import Authenticator, Boundary
+from gateway.rpc.health import HealthServicer
+from gateway.rpc.inference import InferenceServicer
+from gateway.rpc.preparation import Preparation
+from gateway.rpc.server import ADMIN, INFERENCE, OPEN_SERVICES, GatewayServer
+from metrics.exposition import MetricsServer
+from metrics.gateway import GatewayMetrics
+
+_log = structlog.get_logger(__name__)
+
+
+class GatewayApp:
+    """A gateway in this process: `start`, serve, `stop`. Make, start and stop it inside one event loop."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        observer: GatewayObserver | None = None,
+        adapters: AdapterDirectory | None = None,
+    ) -> None:
+        """Raises ValueError where the configuration lacks something."""
+        self._config = config
+        self.port = 0  # known after `start`
+        observer = observer or NullObserver()
+        adapters = adapters or FixedAdapters()
+        self._threads = ThreadPoolExecutor(config.server.prompt_threads, thread_name_prefix="prompts")
+        self._redis = connect(config.redis)
+        self._fleet = self._make_fleet(observer)
+        self._health = HealthServicer()
+        self._server = self._make_server(self._redis, adapters, observer)
+
+    def _make_fleet(self, observer: GatewayObserver) -> Fleet:
+        config = self._config
+        catalogue = Catalogue(self._threads)
+        limits = StreamLimits(config.server.coalesce_s, config.limits.max_unread_bytes)
+        return Fleet(
+            config.workers,
+            lambda address, changed: WorkerLink(address, config.worker_link, limits, catalogue, observer, changed),
+            catalogue,
+            RoundRobin(),
+        )
+
+    def _make_server(self, redis: Redis, adapters: AdapterDirectory, observer: GatewayObserver) -> GatewayServer:
+        config = self._config
+        tenants, keys = RedisTenantStore(redis), RedisKeyStore(redis)
+        secret = ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
+        preparation = Preparation(self._fleet, adapters, ExtraKeys(tenants, secret), config.limits)
+        inference = InferenceServicer(self._fleet, adapters, preparation, config.limits, config.server, observer)
+        authenticators: dict[str, Authenticator] = {INFERENCE: TenantAuthenticator(keys, observer)}
+        admin = None
+        if config.admin_token:
+            authenticators[ADMIN] = AdminAuthenticator(config.admin_token, observer)
+            admin = AdminServicer(tenants, keys)
+        boundary = Boundary(authenticators, OPEN_SERVICES, observer)
+        return GatewayServer(config.server, config.limits, boundary, self._health, inference, admin)
+
+    @property
+    def address(self) -> str:
+        """Where the gateway listens, once started."""
+        return f"{self._config.listen.rpartition(':')[0]}:{self.port}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker is connected."""
+        return self._fleet.ready
+
+    async def start(self) -> None:
+        """Listen, and begin to connect to the workers. Raises OSError if the address cannot be had.
+
+        Neither workers nor Redis need to be there: until they are, calls get UNAVAILABLE.
+        """
+        self._health.set("", serving=True)
+        self._health.set(INFERENCE, serving=False)
+        if self._config.admin_token:
+            self._health.set(ADMIN, serving=True)
+        self.port = await self._server.start(self._config.listen)
+        self._fleet.start(lambda: self._health.set(INFERENCE, serving=self._fleet.ready))
+        _log.info("gateway started", address=self.address, workers=list(self._config.workers))
+
+    async def stop(self) -> None:
+        """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
+        if not await self._server.drain(self._config.server.drain_s):
+            self._fleet.fail_all(
+                UnavailableError("the gateway shut down before the end", reason="GATEWAY_SHUTTING_DOWN")
+            )
+        await self._server.stop()
+        await self._fleet.stop()
+        await self._redis.aclose()
+        self._threads.shutdown(cancel_futures=True)
+        _log.info("gateway stopped", address=self.address)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self.stop()
+
+
+async def serve(config: GatewayConfig, stop: asyncio.Event) -> None:
+    """Run a gateway with its metrics endpoint until `stop` is set."""
+    observer = GatewayMetrics()
+    endpoint = MetricsServer.start(observer.registry, config.metrics) if config.metrics else None
+    try:
+        async with GatewayApp(config, observer):
+            await stop.wait()
+    finally:
+        if endpoint is not None:
+            endpoint.stop()
+
+
+def run_gateway(config: GatewayConfig) -> None:
+    """Run a gateway until SIGINT or SIGTERM."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        await serve(config, stop)
+
+    asyncio.run(main())

@@ -1,0 +1,194 @@
+"""The gateway's one stream to one worker: connected, kept, and connected again."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import structlog
+
+from gateway.config import WorkerLinkConfig
+from gateway.dispatch.catalogue import Catalogue, ServedModel
+from gateway.dispatch.stream import TokenStream
+from gateway.errors import GatewayError, UnavailableError
+from gateway.routing.router import Candidate
+from radixgate.v1 import worker_pb2, worker_pb2_grpc
+
+_log = structlog.get_logger(__name__)
+
+_Connect = grpc.aio.StreamStreamCall[worker_pb2.ConnectRequest, worker_pb2.ConnectResponse]
+
+
+class LinkObserver(Protocol):
+    def worker_connected(self, worker: str) -> None: ...
+
+    def worker_lost(self, worker: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    coalesce_s: float
+    max_unread_bytes: int
+
+
+class WorkerLink:
+    """Owns the connection to one worker and the sequences on it.
+
+    Invariant: a sequence is in `_streams` from its submit until it has ended or its cancel is on its way; while the
+    link is down there are none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        config: WorkerLinkConfig,
+        limits: StreamLimits,
+        catalogue: Catalogue,
+        observer: LinkObserver,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called whenever `model` has changed."""
+        self.address = address
+        self.model: ServedModel | None = None  # None while the link is down
+        self.max_sequence_tokens = 0
+        self._config = config
+        self._limits = limits
+        self._catalogue = catalogue
+        self._observer = observer
+        self._on_change = on_change
+        self._streams: dict[int, TokenStream] = {}
+        self._next_sequence_id = 1
+        self._outbox: asyncio.Queue[worker_pb2.ConnectRequest] = asyncio.Queue()
+        self._load = worker_pb2.WorkerLoad()
+
+    # ------------------------------------------------------------------------------------------------- sequences
+
+    def candidate(self) -> Candidate:
+        return Candidate(self.address, len(self._streams), self._load.running_sequences, self._load.waiting_sequences)
+
+    def submit(self, submit: worker_pb2.Submit) -> TokenStream:
+        """Send a request on its way; its sequence id is set here. Raises UnavailableError while the link is down."""
+        if self.model is None:
+            raise _lost(self.address)
+        sequence_id = self._next_sequence_id
+        self._next_sequence_id += 1
+        submit.sequence_id = sequence_id
+
+        def closed(worker_is_done: bool) -> None:
+            if self._streams.pop(sequence_id, None) is not None and not worker_is_done:
+                self._outbox.put_nowait(worker_pb2.ConnectRequest(cancel=worker_pb2.Cancel(sequence_id=sequence_id)))
+
+        stream = TokenStream(closed, coalesce_s=self._limits.coalesce_s, max_unread_bytes=self._limits.max_unread_bytes)
+        self._streams[sequence_id] = stream
+        self._outbox.put_nowait(worker_pb2.ConnectRequest(submit=submit))
+        return stream
+
+    def fail_all(self, error: GatewayError) -> None:
+        """End every stream with `error`."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(error)
+
+    def _deliver(self, message: worker_pb2.ConnectResponse) -> None:
+        if message.HasField("load"):
+            self._load.CopyFrom(message.load)
+        for output in message.outputs:
+            # Those of a cancelled sequence may come for a step or two longer.
+            stream = self._streams.get(output.sequence_id)
+            if stream is not None:
+                stream.feed(output)
+
+    # ------------------------------------------------------------------------------------------------ connection
+
+    async def run(self) -> None:
+        """Keep the link up until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._serve()
+                reason = "the worker closed the stream"
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            except ValueError as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - the link must come back whatever went wrong
+                _log.exception("worker link failed", worker=self.address)
+                reason = type(error).__name__
+            finally:
+                was_up = self._down()
+            failures = 0 if was_up else failures + 1
+            delay = self._backoff(failures)
+            _log.warning("worker not connected", worker=self.address, reason=reason, retry_in_s=round(delay, 3))
+            await asyncio.sleep(delay)
+
+    def _backoff(self, failures: int) -> float:
+        """Exponential, half of it at random: gateways must not all come back at the same moment."""
+        ceiling = min(self._config.backoff_max_s, self._config.backoff_initial_s * 2.0 ** min(failures, 30))
+        return ceiling * random.uniform(0.5, 1.0)
+
+    async def _serve(self) -> None:
+        """Connect and carry messages until the stream ends."""
+        # A channel for each attempt: no cached back-off or name resolution of the last one.
+        async with grpc.aio.insecure_channel(self.address, options=_channel_options(self._config)) as channel:
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            described = await stub.GetModel(worker_pb2.GetModelRequest(), timeout=self._config.connect_timeout_s)
+            model = await self._catalogue.learn(described)
+            call: _Connect = stub.Connect()
+            self._up(model, described)
+            writer = asyncio.create_task(self._write(call), name=f"writer to {self.address}")
+            try:
+                async for message in call:
+                    self._deliver(message)
+            finally:
+                writer.cancel()
+                call.cancel()
+
+    async def _write(self, call: _Connect) -> None:
+        while True:
+            request = await self._outbox.get()
+            try:
+                await call.write(request)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return  # the stream has ended, as its reader is about to see
+
+    def _up(self, model: ServedModel, described: worker_pb2.GetModelResponse) -> None:
+        self.model = model
+        self.max_sequence_tokens = min(described.max_sequence_tokens, described.context_length)
+        self._load = worker_pb2.WorkerLoad()
+        _log.info("worker connected", worker=self.address, worker_id=described.worker_id, model=model.name)
+        self._observer.worker_connected(self.address)
+        self._on_change()
+
+    def _down(self) -> bool:
+        """Return whether the link was up."""
+        if self.model is None:
+            return False
+        self.model = None
+        self._outbox = asyncio.Queue()
+        self.fail_all(_lost(self.address))
+        self._observer.worker_lost(self.address)
+        self._on_change()
+        return True
+
+
+def _lost(address: str) -> UnavailableError:
+    return UnavailableError(
+        "the connection to the worker was lost; tokens sent so far stand, no more will follow",
+        reason="WORKER_LOST",
+        metadata={"worker": address},
+    )
+
+
+def _channel_options(config: WorkerLinkConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.keepalive_time_ms", int(config.keepalive_time_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Tokenizers of tens of megabytes; prompts that the gateway's own limits have let in.
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]

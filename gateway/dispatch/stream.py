@@ -1,0 +1,185 @@
+"""The tokens of one request on their way from a worker's stream to the client's.
+
+Belongs to the event loop; knows neither connection. The worker's side feeds, the client's side takes; whatever has
+come in between is merged, so a slow reader costs messages nothing and memory at most `max_unread_bytes`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from gateway.errors import (
+    CancelledRequestError,
+    DeadlineExceededError,
+    GatewayError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+    Violation,
+)
+from radixgate.v1 import inference_pb2, worker_pb2
+
+
+class Chunk:
+    """What has come of a request since it was last asked for."""
+
+    __slots__ = ("_text", "admission", "message")
+
+    def __init__(self) -> None:
+        # Copies, never parts of the worker's message: one of those keeps the whole step's message alive.
+        self.message = inference_pb2.GenerateResponse()
+        self.admission: worker_pb2.Admission | None = None
+        self._text: list[str] = []
+
+    def add(self, output: worker_pb2.SequenceOutput) -> None:
+        if output.HasField("admission"):
+            self.admission = worker_pb2.Admission()
+            self.admission.CopyFrom(output.admission)
+        self.message.token_ids.extend(output.token_ids)
+        self.message.logprobs.extend(output.logprobs)
+        self.message.finish_reason = output.finish_reason
+        if output.text:
+            self._text.append(output.text)
+
+    def seal(self) -> "Chunk":
+        self.message.text = "".join(self._text)
+        return self
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.message.token_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.message.finish_reason != inference_pb2.FINISH_REASON_UNSPECIFIED
+
+
+class TokenStream:
+    """One request's stream. Invariant: once it has ended nothing is added, and `on_close` has been called once.
+
+    Use with `with`: leaving before the end cancels the sequence at its worker.
+    """
+
+    def __init__(self, on_close: Callable[[bool], None], *, coalesce_s: float, max_unread_bytes: int) -> None:
+        """`on_close(True)` is called when the worker has nothing more to say, `on_close(False)` when it must stop."""
+        self._on_close = on_close
+        self._coalesce_s = coalesce_s
+        self._max_unread_bytes = max_unread_bytes
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pending: Chunk | None = None
+        self._unread_bytes = 0
+        self._taken_at = float("-inf")
+        self._error: GatewayError | None = None
+        self._ended = False
+
+    # ------------------------------------------------------------------------------------------- the worker's side
+
+    def feed(self, output: worker_pb2.SequenceOutput) -> None:
+        """Take one step's news of this sequence."""
+        if self._ended:
+            return
+        end = output.WhichOneof("end")
+        if end == "error":
+            self._end(_failure(output.error), worker_is_done=True)
+            return
+        self._unread_bytes += output.ByteSize()
+        if self._unread_bytes > self._max_unread_bytes:
+            self._pending = None
+            self._end(_reads_too_slowly(self._max_unread_bytes), worker_is_done=False)
+            return
+        if self._pending is None:
+            self._pending = Chunk()
+        self._pending.add(output)
+        if end is None:
+            self._announce()
+        else:
+            self._end(None, worker_is_done=True)
+
+    def fail(self, error: GatewayError) -> None:
+        """The worker will say nothing more."""
+        self._end(error, worker_is_done=True)
+
+    def _end(self, error: GatewayError | None, *, worker_is_done: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._error = error
+        self._wake()
+        self._on_close(worker_is_done)
+
+    def _announce(self) -> None:
+        """Wake the reader now, or a little later if it has only just taken something."""
+        wake_at = self._taken_at + self._coalesce_s
+        if self._loop.time() >= wake_at:
+            self._wake()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(wake_at, self._wake)
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._news.set()
+
+    # ------------------------------------------------------------------------------------------- the client's side
+
+    async def take(self) -> Chunk:
+        """Wait for news and return all there is.
+
+        The last chunk is `finished`. Raises the GatewayError that ended the stream instead; what came before it is
+        returned first.
+        """
+        await self._news.wait()
+        self._news.clear()
+        chunk, self._pending, self._unread_bytes = self._pending, None, 0
+        self._taken_at = self._loop.time()
+        if self._ended:
+            self._news.set()  # whoever asks again is told the same
+        if chunk is not None:
+            return chunk.seal()
+        raise self._error or InternalError("the stream was read beyond its end")
+
+    def close(self) -> None:
+        """Nobody reads any more. Closing twice, or after the end, is harmless."""
+        self._end(CancelledRequestError("the request was cancelled"), worker_is_done=False)
+        self._wake()
+        self._pending = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _reads_too_slowly(limit: int) -> GatewayError:
+    return OverloadedError(
+        f"the client reads too slowly: over {limit} bytes of output were waiting for it",
+        reason="CLIENT_READS_TOO_SLOWLY",
+    )
+
+
+def _failure(error: worker_pb2.SequenceError) -> GatewayError:
+    """Translate a worker's verdict."""
+    if error.code == worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT:
+        return InvalidRequestError([Violation(error.field, error.message)])
+    make = _FAILURES.get(error.code)
+    return make(error) if make else InternalError("the worker failed on this request", reason="WORKER_FAILED")
+
+
+_FAILURES: dict[int, Callable[[worker_pb2.SequenceError], GatewayError]] = {
+    worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND: lambda error: NotFoundError("model", "", error.message),
+    worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED: lambda error: DeadlineExceededError(error.message),
+    worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED: lambda error: CancelledRequestError(error.message),
+    worker_pb2.SEQUENCE_ERROR_CODE_OVERLOADED: lambda error: OverloadedError(error.message, reason="WORKER_OVERLOADED"),
+    worker_pb2.SEQUENCE_ERROR_CODE_SHUTTING_DOWN: lambda error: UnavailableError(
+        error.message, reason="WORKER_SHUTTING_DOWN"
+    ),
+}

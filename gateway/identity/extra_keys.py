@@ -1,0 +1,78 @@
+"""The extra keys of this deployment: who may share KV with whom, as 16 bytes that nobody can guess."""
+
+import secrets
+from typing import Any, Protocol
+
+from redis.asyncio import Redis
+
+from gateway.errors import NotFoundError
+from gateway.identity.adapters import Adapter
+from gateway.identity.redis_store import PREFIX, unavailable_when_away
+from gateway.identity.stores import TenantStore
+from hicache.keys import ExtraKey
+
+_SECRET_BYTES = 32
+
+
+class SecretSource(Protocol):
+    """Where the deployment's secret comes from."""
+
+    async def secret(self) -> bytes:
+        """Return the secret, the same to every gateway. Raises UnavailableError."""
+        ...
+
+
+class ConfiguredSecret:
+    """A secret from the configuration, its UTF-8 as it is."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    async def secret(self) -> bytes:
+        return self._secret
+
+
+class RedisSecret:
+    """A secret that the first gateway of the deployment makes and all of them keep in Redis.
+
+    It is read once. Should Redis lose it, gateways that know it go on with it and new ones make another: they share
+    less, and never too much.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._secret: bytes | None = None
+
+    async def secret(self) -> bytes:
+        if self._secret is None:
+            key = PREFIX + "extra-key-secret"
+            with unavailable_when_away():
+                await self._client.set(key, secrets.token_hex(_SECRET_BYTES), nx=True)
+                stored: Any = await self._client.get(key)
+            if stored is None:  # flushed between the two: the next request tries again
+                return await self.secret()
+            self._secret = bytes.fromhex(stored)
+        return self._secret
+
+
+class ExtraKeys:
+    """Makes the extra key of a request from what is known of its caller."""
+
+    def __init__(self, tenants: TenantStore, source: SecretSource) -> None:
+        self._tenants = tenants
+        self._source = source
+
+    async def digest(self, tenant_id: str, adapter: Adapter | None, scope: str) -> bytes:
+        """Return the 16 bytes that tag the request. Raises UnavailableError when the store is away."""
+        name = adapter.name if adapter else ""
+        version = await self._tenants.cache_version(tenant_id, name)
+        if version is None:
+            raise NotFoundError("tenant", tenant_id)
+        key = ExtraKey(
+            tenant=tenant_id,
+            adapter=name,
+            adapter_revision=adapter.revision if adapter else "",
+            cache_version=version,
+            scope=scope,
+        )
+        return key.digest(await self._source.secret())

@@ -1,0 +1,94 @@
+"""What is known about tenants and their keys, and the two stores that keep it.
+
+Times are seconds since the epoch and come from the caller.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    tenant_id: str
+    display_name: str
+    created_at: float
+    cache_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key without its secret."""
+
+    key_id: str
+    tenant_id: str
+    display_name: str
+    created_at: float
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What is kept of a key: enough to recognise its secret, not enough to know it."""
+
+    api_key: ApiKey
+    secret_hash: bytes
+
+
+def first_cache_version(created_at: float) -> int:
+    """Return the cache version a new tenant starts with.
+
+    Its time of creation in milliseconds and not 0: a tenant that is made anew under an old id must not find the
+    cache of its predecessor.
+    """
+    return int(created_at * 1000)
+
+
+class TenantStore(Protocol):
+    """Tenants and their cache versions. Every method raises UnavailableError when the store cannot be reached.
+
+    The effective version of an adapter is the tenant's own plus the adapter's, and every bump adds one: whatever is
+    bumped, the effective versions below it only ever grow, so no old value returns.
+    """
+
+    async def create(self, tenant_id: str, display_name: str, now: float) -> Tenant:
+        """Raises AlreadyExistsError."""
+        ...
+
+    async def get(self, tenant_id: str) -> Tenant | None: ...
+
+    async def list_after(self, tenant_id: str, limit: int) -> Sequence[Tenant]:
+        """Return at most `limit` tenants in order of id, from the first behind `tenant_id` ("": from the start)."""
+        ...
+
+    async def cache_version(self, tenant_id: str, adapter: str) -> int | None:
+        """Return the effective version of an adapter ("" is the base model); None without such a tenant."""
+        ...
+
+    async def bump_cache_version(self, tenant_id: str, adapter: str) -> int | None:
+        """Raise the version of one adapter, or of everything for "", in one atomic write.
+
+        Return the effective version afterwards, or None and change nothing without such a tenant.
+        """
+        ...
+
+
+class KeyStore(Protocol):
+    """API keys. Every method raises UnavailableError when the store cannot be reached."""
+
+    async def add(self, record: KeyRecord) -> None:
+        """Raises NotFoundError when the tenant does not exist, AlreadyExistsError for a key id in use."""
+        ...
+
+    async def find(self, key_id: str) -> KeyRecord | None: ...
+
+    async def list_of(self, tenant_id: str) -> Sequence[ApiKey]:
+        """Return the tenant's keys, revoked ones included, oldest first."""
+        ...
+
+    async def revoke(self, key_id: str, now: float) -> ApiKey | None:
+        """Revoke a key; from the moment this returns `find` shows it as revoked, to every gateway.
+
+        Revoking again changes nothing: the first time stands. None without such a key.
+        """
+        ...

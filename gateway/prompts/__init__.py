@@ -1,0 +1,1 @@
+"""From what clients send to token ids: chat templates and tokenisation."""

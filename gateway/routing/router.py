@@ -1,0 +1,44 @@
+"""The choice of a worker for one request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a choice may depend on of the request."""
+
+    model: str
+    extra_key: bytes
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker that is connected, serves the model and can hold the request."""
+
+    worker: str  # its configured address
+    open_streams: int  # of this gateway
+    running_sequences: int  # as the worker last reported
+    waiting_sequences: int
+
+
+class Router(Protocol):
+    def choose(self, placement: Placement, candidates: Sequence[Candidate]) -> Candidate:
+        """Return one of `candidates`, of which there is at least one."""
+        ...
+
+
+class RoundRobin:
+    """Takes whoever was chosen longest ago, so that workers that come and go do not upset the turn of the others."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._last_turn: dict[str, int] = {}
+
+    def choose(self, placement: Placement, candidates: Sequence[Candidate]) -> Candidate:
+        chosen = min(candidates, key=lambda candidate: self._last_turn.get(candidate.worker, 0))
+        self._turns += 1
+        self._last_turn[chosen.worker] = self._turns
+        return chosen

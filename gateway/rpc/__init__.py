@@ -1,0 +1,1 @@
+"""The gateway's gRPC services: the boundary where calls become values and errors become statuses."""

@@ -1,0 +1,216 @@
+"""The boundary of the server: every call passes here, whatever its service.
+
+Authenticates (a service without an authenticator is reachable only if it is declared open), refuses claims of identity
+in metadata, counts what is in flight, translates errors, and tells the observer how each call ended.
+"""
+
+import asyncio
+import re
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import structlog
+
+from gateway.errors import (
+    GatewayError,
+    InternalError,
+    InvalidRequestError,
+    UnauthenticatedError,
+    UnavailableError,
+    Violation,
+)
+from gateway.rpc.status import DETAILS_KEY, code_of, status_of
+
+_log = structlog.get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_Behaviour = Callable[[Any, Context], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes the current call, and when it arrived (`time.monotonic`)."""
+
+    tenant_id: str
+    arrived_at: float
+
+
+# Set for the task of each call before its handler runs; without it a handler fails instead of serving a stranger.
+current_caller: ContextVar[Caller] = ContextVar("current_caller")
+
+
+class Authenticator(Protocol):
+    async def authenticate(self, authorization: str | None) -> str:
+        """Return the tenant's id ("" for the operator). Raises UnauthenticatedError or UnavailableError."""
+        ...
+
+
+class RpcObserver(Protocol):
+    def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None: ...
+
+
+class InFlight:
+    """Calls being served. After `close` there will be no new ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self) -> None:
+        """Raises UnavailableError after `close`."""
+        if self._closed:
+            raise UnavailableError("the gateway is shutting down", reason="GATEWAY_SHUTTING_DOWN", retry_after_s=0.5)
+        self._count += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        self._count -= 1
+        if self._count == 0:
+            self._idle.set()
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+
+class Boundary(grpc.aio.ServerInterceptor):
+    """The interceptor in front of all services."""
+
+    def __init__(
+        self, authenticators: Mapping[str, Authenticator], open_services: frozenset[str], observer: RpcObserver
+    ) -> None:
+        """Both by full service name. A service in neither is refused."""
+        self._authenticators = dict(authenticators)
+        self._open_services = open_services
+        self._observer = observer
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self.in_flight = InFlight()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        service = method.split("/")[1] if method.count("/") == 2 else ""
+        if handler is None or service in self._open_services:
+            return handler
+        guarded = self._guarded.get(method)
+        if guarded is None:  # as many as there are methods: unknown ones have no handler
+            guarded = self._guarded[method] = self._guard(method, service, handler)
+        return guarded
+
+    def _guard(
+        self, method: str, service: str, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        authenticator = self._authenticators.get(service, _Nobody())
+        name = f"{service.rpartition('.')[2]}/{method.rpartition('/')[2]}"
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(
+                self._wrap(name, authenticator, handler.unary_unary),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                self._wrap(name, authenticator, handler.unary_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        raise NotImplementedError(f"{method} streams requests: the boundary has no guard for that")
+
+    def _wrap(self, method: str, authenticator: Authenticator, inner: Any) -> _Behaviour:
+        async def behaviour(request: Any, context: Context) -> Any:
+            arrived_at = time.monotonic()
+            tenant, code = "", grpc.StatusCode.OK
+            try:
+                self.in_flight.enter()
+            except UnavailableError as error:
+                await _abort(context, error)
+            try:
+                metadata = context.invocation_metadata() or ()
+                tenant = await authenticator.authenticate(_authorization(metadata))
+                _refuse_claims(metadata)
+                current_caller.set(Caller(tenant, arrived_at))
+                return await inner(request, context)
+            except GatewayError as error:
+                code = code_of(error)
+                await _abort(context, error)
+            except asyncio.CancelledError:
+                code = _code_of_cancellation(context)
+                raise
+            except Exception as error:
+                if context.cancelled():  # a write met a client that has gone
+                    code = grpc.StatusCode.CANCELLED
+                    raise
+                code = grpc.StatusCode.INTERNAL
+                _log.error("call failed", method=method, tenant=tenant, error=type(error).__name__, at=_frames(error))
+                await _abort(context, InternalError("an unexpected error; the gateway's log tells more"))
+            finally:
+                self.in_flight.leave()
+                self._observer.rpc_finished(method, code.name, tenant, time.monotonic() - arrived_at)
+
+        return behaviour
+
+
+class _Nobody:
+    """The authenticator of services that were given none."""
+
+    async def authenticate(self, authorization: str | None) -> str:
+        raise UnauthenticatedError("this service accepts no credentials")
+
+
+async def _abort(context: Context, error: GatewayError) -> NoReturn:
+    status = status_of(error)
+    await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+    raise AssertionError("unreachable")
+
+
+def _authorization(metadata: Any) -> str | None:
+    values = [value for key, value in metadata if key == "authorization"]
+    if len(values) > 1:
+        raise UnauthenticatedError("more than one `authorization` entry")
+    return values[0] if values else None
+
+
+_CLAIM = re.compile("tenant|radixgate|extrakey|cachekey|cachesalt|cacheversion|adapterrevision")
+
+
+def _refuse_claims(metadata: Any) -> None:
+    """Who the caller is, and which cache is its own, follows from its credential: nothing else may even try."""
+    claims = {key for key, _ in metadata if _CLAIM.search(re.sub(r"[^a-z0-9]", "", key.lower()))}
+    if claims:
+        raise InvalidRequestError(
+            [
+                Violation(
+                    f"metadata[{key}]", "identity and cache namespace come from the credential; remove this entry"
+                )
+                for key in sorted(claims)
+            ],
+            reason="IDENTITY_CLAIMED",
+        )
+
+
+def _code_of_cancellation(context: Context) -> grpc.StatusCode:
+    """Tell why: gRPC cancels the handler both when the client has gone and when its deadline has passed."""
+    remaining: float | None = context.time_remaining()  # None without a deadline, whatever the type says
+    passed = remaining is not None and remaining <= 0
+    return grpc.StatusCode.DEADLINE_EXCEEDED if passed else grpc.StatusCode.CANCELLED
+
+
+def _frames(error: BaseException) -> list[str]:
+    """Where an error came from. Not its message, which may quote the request."""
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]

@@ -1,0 +1,89 @@
+"""The gRPC server of a gateway: its options, its services, and how it stops."""
+
+import asyncio
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from gateway.config import GatewayLimits, ServerConfig
+from gateway.rpc.admin import AdminServicer
+from gateway.rpc.boundary import Boundary
+from gateway.rpc.health import SERVICE_NAME as HEALTH
+from gateway.rpc.health import HealthServicer
+from gateway.rpc.inference import InferenceServicer
+from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+# Reachable without credentials: probes and tools need these two.
+OPEN_SERVICES = frozenset({HEALTH, reflection.SERVICE_NAME})
+
+# Calls that hold nothing open (health watches) get this long to see the end before the sockets close.
+_LAST_WORDS_S = 0.2
+
+
+class GatewayServer:
+    """Owns the listening socket."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        limits: GatewayLimits,
+        boundary: Boundary,
+        health: HealthServicer,
+        inference: InferenceServicer,
+        admin: AdminServicer | None,
+    ) -> None:
+        self._boundary = boundary
+        self._health = health
+        self._server = grpc.aio.server(
+            interceptors=[boundary],
+            options=_options(config, limits),
+            maximum_concurrent_rpcs=limits.max_concurrent_rpcs,
+        )
+        names = [INFERENCE, *OPEN_SERVICES]
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)
+        if admin is not None:
+            admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, self._server)
+            names.append(ADMIN)
+        health_pb2_grpc.add_HealthServicer_to_server(health, self._server)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self, listen: str) -> int:
+        """Listen and return the port. Raises OSError, naming the address, if it cannot be had."""
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        await self._server.start()
+        return port
+
+    async def drain(self, drain_s: float) -> bool:
+        """Say NOT_SERVING, take no new calls, and wait for those in flight. Return whether all came to an end."""
+        self._health.drain()
+        self._boundary.in_flight.close()
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._boundary.in_flight.wait_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        await self._server.stop(_LAST_WORDS_S)
+
+
+def _options(config: ServerConfig, limits: GatewayLimits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # two gateways on one port are an error, not a lottery
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.keepalive_time_ms", int(config.keepalive_time_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients may ping every ten seconds; long streams behind proxies need it.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.max_connection_age_ms", int(config.max_connection_age_s * 1000)),
+    ]
