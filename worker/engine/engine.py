@@ -32,8 +32,8 @@ class DuplicateSequenceError(ValueError):
 class Engine:
     """Continuous batching over a prefix cache.
 
-    `clock`, where given, must agree with the `now` passed in; it is read once after each forward pass, so that latencies
-    include the pass that made the token. Without it a step takes no time.
+    `clock`, where given, must agree with the `now` passed in; it is read once after each forward pass, so that
+    latencies include the pass that made the token. Without it a step takes no time.
 
     Invariant: every submitted sequence gets exactly one output with `finish`; by then its slots and leases are free.
     """

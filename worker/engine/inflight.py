@@ -91,7 +91,8 @@ class InFlightPrefixes:
 
     def check(self) -> None:
         for leader in self._leaders.values():
-            assert leader.lease is not None and leader.prefilling, f"{leader.request.sequence_id} leads and is idle"
+            assert leader.lease is not None, f"{leader.request.sequence_id} leads without slots"
+            assert leader.prefilling, f"{leader.request.sequence_id} leads with nothing left to compute"
         followers = self._waits.keys() | self._num_waits.keys()
         assert not followers & self._leaders.keys(), "a sequence leads and follows at once"
 

@@ -30,15 +30,14 @@ def refusal(request: Request, limits: ModelLimits, max_sequence_tokens: int) -> 
         return _invalid(f"max_new_tokens must be at least 1, not {params.max_new_tokens}", "sampling.max_new_tokens")
     if any(not 0 <= token_id < limits.vocab_size for token_id in params.stop_token_ids):
         return _invalid(f"stop token ids must lie between 0 and {limits.vocab_size - 1}", "sampling.stop_token_ids")
-    for limit, what in (
-        (limits.context_length, "the model's context"),
-        (max_sequence_tokens, "what this worker's cache can hold"),
-    ):
-        if len(prompt) + params.max_new_tokens > limit:
-            return _invalid(
-                f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} exceed {what}: {limit} tokens",
-                "prompt" if len(prompt) >= limit else "sampling.max_new_tokens",
-            )
+    limit, what = min(
+        (limits.context_length, "the model's context"), (max_sequence_tokens, "what this worker's cache can hold")
+    )
+    if len(prompt) + params.max_new_tokens > limit:
+        return _invalid(
+            f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} exceed {what}: {limit} tokens",
+            "prompt" if len(prompt) >= limit else "sampling.max_new_tokens",
+        )
     return None
 
 

@@ -8,7 +8,6 @@ from enum import Enum
 
 from hicache.cache import Hit
 from hicache.keys import PrefixKey
-
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.errors import Failure
 

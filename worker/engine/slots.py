@@ -12,8 +12,8 @@ _RUN_TOKENS = 16
 class SlotBudget:
     """Answers whether a sequence may start, and reserves slots for those that run.
 
-    A running sequence is *pledged* slots for all of what it started with and for some output. Sequences start only while
-    all pledges can be kept at once; so prompts are never over-committed, and outputs only beyond the headroom.
+    A running sequence is *pledged* slots for all that is known of it and for some output to come. Sequences start only
+    while all pledges can be kept at once; so prompts are never over-committed, and outputs only beyond the headroom.
     """
 
     def __init__(self, cache: PrefixCache, headroom_tokens: int) -> None:

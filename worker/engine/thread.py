@@ -168,9 +168,7 @@ class EngineThread:
             _log.exception("command failed", command=type(command).__name__)
             if isinstance(command, _Submit):
                 failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
-                self._delivery.put(
-                    [SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load()
-                )
+                self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
 
     def _step(self, now: float) -> bool:
         """Make one step and deliver it; return whether anything came of it."""

@@ -1,0 +1,137 @@
+"""Whatever is submitted, cancelled, out of time or broken, in whatever order and however few slots there are: answers
+are those of a request alone on an empty cache, counts add up, and nothing is left behind.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, Rig, answer, make_request
+from worker.config import EngineConfig
+from worker.engine import FinishReason, Request
+from worker.errors import Failure, FailureCode
+
+MAX_NEW_TOKENS = 24
+FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
+
+
+@cache
+def expected(tokens: tuple[int, ...]) -> list[int]:
+    return answer(tokens, MAX_NEW_TOKENS)
+
+
+def family_prompt(rng: np.random.Generator, max_length: int) -> tuple[int, ...]:
+    """Return a prompt that starts like others of a few families and goes on by itself."""
+    family = np.random.default_rng(int(rng.integers(3))).integers(0, 50, max_length)
+    shared = int(rng.integers(0, max_length))
+    own = rng.integers(0, 50, int(rng.integers(1, max_length - shared + 1)))
+    return tuple(int(token) for token in (*family[:shared], *own))
+
+
+class World:
+    """One run: a rig, a random number generator that decides everything, and what was asked for."""
+
+    def __init__(self, seed: int, page_size: int, num_pages: int, chunk: int, min_shared: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        config = EngineConfig(
+            max_running=int(self.rng.integers(1, 9)),
+            max_step_tokens=int(self.rng.integers(9, 64)),
+            max_chunk_tokens=chunk,
+            min_shared_tokens=min_shared,
+            headroom_tokens=int(self.rng.integers(1, 20)),
+            order=str(self.rng.choice(["fcfs", "priority"])),  # type: ignore[arg-type]
+        )
+        self.rig = Rig(num_slots=num_pages * page_size, page_size=page_size, config=config)
+        self.max_prompt = min(60, self.rig.engine.max_sequence_tokens - MAX_NEW_TOKENS)
+        self.requests: dict[int, Request] = {}
+
+    def submit(self) -> None:
+        number = len(self.requests)
+        request = make_request(
+            number,
+            family_prompt(self.rng, self.max_prompt),
+            max_new_tokens=int(self.rng.integers(1, MAX_NEW_TOKENS + 1)),
+            namespace=TENANT_A if self.rng.random() < 0.7 else TENANT_B,
+            priority=int(self.rng.integers(0, 3)),
+            deadline=self.rig.now + float(self.rng.integers(1, 60)) if self.rng.random() < 0.2 else None,
+        )
+        self.requests[number] = request
+        self.rig.submit(request)
+
+    def act(self, faults: bool) -> None:
+        dice = self.rng.random()
+        if dice < 0.25:
+            self.submit()
+        elif dice < 0.29 and self.requests:
+            self.rig.engine.cancel((0, int(self.rng.integers(len(self.requests)))), self.rig.now)
+        elif dice < 0.31 and faults:
+            self.rig.executor.break_in.add(self.rig.executor.num_runs + 1)
+        else:
+            self.rig.step()
+
+    def verify(self) -> None:
+        for number, request in self.requests.items():
+            finish = self.rig.finish(number)
+            tokens = self.rig.tokens(number)
+            assert tokens == expected(tuple(request.key.token_ids.tolist()))[: len(tokens)]
+            if finish is FinishReason.LENGTH:
+                assert len(tokens) == request.params.max_new_tokens
+            else:
+                assert isinstance(finish, Failure)
+                assert finish.code in FAILURES
+            if tokens:
+                admission = self.rig.admission(number)
+                assert admission.prompt_tokens == len(request.key)
+                assert 0 <= admission.hit.total < len(request.key)
+        assert len(self.rig.observer.outcomes) == len(self.requests)
+        self.rig.assert_nothing_is_held()
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    page_size=st.sampled_from([1, 16]),
+    pages=st.integers(0, 12),
+    chunk=st.sampled_from([1, 3, 7, 64]),
+    min_shared=st.sampled_from([1, 8, 10_000]),
+    faults=st.booleans(),
+)
+def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
+    seed: int, page_size: int, pages: int, chunk: int, min_shared: int, faults: bool
+) -> None:
+    num_pages = 3 + pages if page_size == 16 else 40 + 20 * pages
+    world = World(seed, page_size, num_pages, chunk, min_shared)
+    for _ in range(120):
+        world.act(faults)
+    world.rig.run()
+    world.verify()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_ten_thousand_operations_with_sums_checked_after_each_step(page_size: int) -> None:
+    world = World(seed=page_size, page_size=page_size, num_pages=192 // page_size, chunk=16, min_shared=8)
+    for _ in range(5_000):
+        world.act(faults=True)
+    world.rig.run()
+    world.verify()
+    assert world.rig.observer.num_pauses > 0
+    assert world.rig.observer.num_evicted > 0
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), page_size=st.sampled_from([1, 16]))
+def test_a_cancelled_sequence_holds_nothing_two_steps_later(seed: int, page_size: int) -> None:
+    world = World(seed, page_size, 320 // page_size, chunk=7, min_shared=8)
+    for _ in range(6):
+        world.submit()
+    for _ in range(int(world.rng.integers(0, 20))):
+        world.rig.step()
+    for number in world.requests:
+        world.rig.engine.cancel((0, number), world.rig.now)
+    world.rig.step()
+    world.rig.step()
+    world.rig.assert_nothing_is_held()
+    assert not world.rig.engine.has_work

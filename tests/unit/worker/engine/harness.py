@@ -1,0 +1,216 @@
+"""An engine over a real cache and an executor that knows what belongs into each slot, driven by hand."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hicache.cache import PrefixCache
+from hicache.keys import Namespace, PrefixKey
+from worker.batch import Batch, SampledToken, SamplingParams
+from worker.config import EngineConfig
+from worker.engine import (
+    Admission,
+    Engine,
+    FinishReason,
+    Load,
+    ModelLimits,
+    Request,
+    SequenceId,
+    SequenceOutput,
+)
+from worker.engine.fake import FakeExecutor, NumberText
+from worker.errors import Failure
+
+VOCAB = 1000
+EOS = 999
+TENANT_A = Namespace(b"a" * 16)
+TENANT_B = Namespace(b"b" * 16)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, length)]
+
+
+def make_request(
+    number: int,
+    tokens: Sequence[int] = (1, 2, 3),
+    *,
+    max_new_tokens: int = 4,
+    namespace: Namespace = TENANT_A,
+    deadline: float | None = None,
+    priority: int = 0,
+    tenant: str = "a",
+    params: SamplingParams | None = None,
+) -> Request:
+    return Request(
+        sequence_id=(0, number),
+        request_id=f"r{number}",
+        key=PrefixKey.of(namespace, np.array(tokens, dtype=np.int32)),
+        params=params or SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, ignore_eos=True),
+        tenant=tenant,
+        deadline=deadline,
+        priority=priority,
+    )
+
+
+class ScriptedExecutor:
+    """A fake executor that remembers its batches and does what a test tells it.
+
+    `break_in` names runs (from 1) that raise after having written to the slots; `before_run` is called first in every
+    run; `drop` results are left out.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self._inner = FakeExecutor(num_slots, VOCAB)
+        self.break_in: set[int] = set()
+        self.before_run: Callable[[], object] = lambda: None
+        self.drop = 0
+        self.num_runs = 0
+        self.batches: list[Batch] = []
+
+    def run(self, batch: Batch) -> list[SampledToken]:
+        self.num_runs += 1
+        self.batches.append(batch)
+        self.before_run()
+        result = self._inner.run(batch)
+        if self.num_runs in self.break_in:
+            raise RuntimeError("broken on purpose")
+        return result[self.drop :]
+
+
+class Recorder:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.admissions: list[Admission] = []
+        self.queue_waits: list[float] = []
+        self.ttfts: list[float] = []
+        self.gaps: list[float] = []
+        self.outcomes: list[str] = []
+        self.e2es: list[float] = []
+        self.num_pauses = 0
+        self.num_evicted = 0
+        self.steps: list[tuple[int, int, float]] = []
+        self.loads: list[Load] = []
+
+    def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
+        self.admissions.append(admission)
+        self.queue_waits.append(queue_wait_s)
+
+    def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
+        self.ttfts.append(ttft_s)
+
+    def next_token(self, tenant: str, adapter: str, gap_s: float) -> None:
+        self.gaps.append(gap_s)
+
+    def paused(self, tenant: str, adapter: str) -> None:
+        self.num_pauses += 1
+
+    def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None:
+        self.outcomes.append(outcome)
+        self.e2es.append(e2e_s)
+
+    def stepped(self, num_tokens: int, num_sequences: int, duration_s: float) -> None:
+        self.steps.append((num_tokens, num_sequences, duration_s))
+
+    def evicted(self, num_tokens: int) -> None:
+        self.num_evicted += num_tokens
+
+    def load_changed(self, load: Load) -> None:
+        self.loads.append(load)
+
+
+class Rig:
+    """An engine with everything around it, and all that came out so far, by sequence."""
+
+    def __init__(
+        self,
+        num_slots: int = 10_000,
+        page_size: int = 1,
+        *,
+        config: EngineConfig | None = None,
+        context_length: int = 100_000,
+        text: NumberText | None = None,
+        eos_token_ids: tuple[int, ...] = (EOS,),
+        clock: Callable[[], float] | None = None,
+        observer: "Recorder | None" = None,
+    ) -> None:
+        self.now = 0.0
+        self.cache = PrefixCache(num_slots, page_size=page_size)
+        self.executor = ScriptedExecutor(num_slots)
+        self.observer = observer or Recorder()
+        self.engine = Engine(
+            self.cache,
+            self.executor,
+            text or NumberText(),
+            ModelLimits(VOCAB, context_length, eos_token_ids),
+            config or EngineConfig(),
+            observer=self.observer,
+            clock=clock or (lambda: self.now),
+        )
+        self.outputs: dict[SequenceId, list[SequenceOutput]] = {}
+
+    def submit(self, *requests: Request) -> None:
+        for request in requests:
+            self.engine.submit(request, self.now)
+
+    def step(self, check: bool = True) -> list[SequenceOutput]:
+        self.now += 1.0
+        outputs = self.engine.step(self.now)
+        for output in outputs:
+            self.outputs.setdefault(output.sequence_id, []).append(output)
+        if check:
+            self.engine.check()
+        return outputs
+
+    def run(self, max_steps: int = 10_000, check: bool = True) -> int:
+        """Step until nothing is left; return the number of steps."""
+        for num_steps in range(max_steps):
+            if not self.engine.has_work:
+                return num_steps
+            self.step(check)
+        raise AssertionError(f"still at work after {max_steps} steps: {self.engine.load()}")
+
+    def tokens(self, number: int) -> list[int]:
+        return [token for output in self._of(number) for token in output.token_ids]
+
+    def text(self, number: int) -> str:
+        return "".join(output.text for output in self._of(number))
+
+    def finish(self, number: int) -> FinishReason | Failure | None:
+        ends = [output.finish for output in self._of(number) if output.finish is not None]
+        assert len(ends) <= 1, "a sequence ended twice"
+        if ends:
+            assert self._of(number)[-1].finish is not None, "an output came after the end"
+        return ends[0] if ends else None
+
+    def failure(self, number: int) -> Failure:
+        finish = self.finish(number)
+        assert isinstance(finish, Failure), finish
+        return finish
+
+    def admission(self, number: int) -> Admission:
+        admissions = [output.admission for output in self._of(number) if output.admission is not None]
+        assert len(admissions) == 1, f"admitted {len(admissions)} times"
+        return admissions[0]
+
+    def assert_nothing_is_held(self) -> None:
+        """Every slot is free or can be evicted, and every invariant holds."""
+        load = self.engine.load()
+        assert (load.running, load.waiting) == (0, 0)
+        assert load.free_slots + load.evictable_slots == load.num_slots
+        self.engine.check()
+
+    def _of(self, number: int) -> list[SequenceOutput]:
+        return self.outputs.get((0, number), [])
+
+
+def answer(tokens: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Return what a request of `tokens` yields alone, in one piece, on an empty cache."""
+    rig = Rig(
+        num_slots=len(tokens) + max_new_tokens,
+        config=EngineConfig(max_step_tokens=100_000, max_chunk_tokens=100_000),
+    )
+    rig.submit(make_request(0, tokens, max_new_tokens=max_new_tokens))
+    rig.run(check=False)
+    return rig.tokens(0)
