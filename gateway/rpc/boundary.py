@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 import structlog
@@ -29,6 +29,9 @@ from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 _log = structlog.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+# Generic to the type checker only.
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Found: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 _Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 
@@ -95,14 +98,14 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._authenticators = dict(authenticators)
         self._open_services = open_services
         self._observer = observer
-        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._guarded: dict[str, _Handler] = {}
         self.in_flight = InFlight()
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Found]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> _Found:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         service = method.split("/")[1] if method.count("/") == 2 else ""
@@ -113,9 +116,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             guarded = self._guarded[method] = self._guard(method, service, handler)
         return guarded
 
-    def _guard(
-        self, method: str, service: str, handler: grpc.RpcMethodHandler[Any, Any]
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    def _guard(self, method: str, service: str, handler: _Handler) -> _Handler:
         authenticator = self._authenticators.get(service, _Nobody())
         name = f"{service.rpartition('.')[2]}/{method.rpartition('/')[2]}"
         if handler.unary_unary is not None:

@@ -1,0 +1,289 @@
+"""A worker without a model: the real protocol over a real socket, a made-up next token, a made-up prefix cache.
+
+The next token is a function of all tokens before it, so a sequence is the same on every FakeWorker; the cache keeps
+whole prompts for each extra key and reports the longest common prefix. Tests decide when steps happen and what fails.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+
+from radixgate.v1 import inference_pb2, worker_pb2, worker_pb2_grpc
+from tests.fakes.tiny_tokenizer import CHATML, CONTROL_TOKENS, SPECIAL_TOKENS, tiny_tokenizer, tiny_tokenizer_json
+
+MODEL = "tiny"
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """Return the token that follows: never a control token."""
+    vocab = tiny_tokenizer().get_vocab_size()
+    first = len(CONTROL_TOKENS)
+    return first + (sum(token_ids) * 31 + len(token_ids) * 7) % (vocab - first)
+
+
+def completion(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """Return what a FakeWorker generates."""
+    token_ids = list(prompt)
+    for _ in range(num_tokens):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt) :]
+
+
+@dataclass
+class RunningSequence:
+    submit: worker_pb2.Submit
+    link: "_Link"
+    deadline: float | None
+    token_ids: list[int]
+    generated: int = 0
+
+    @property
+    def sequence_id(self) -> int:
+        return self.submit.sequence_id
+
+
+@dataclass
+class _Link:
+    outbox: "asyncio.Queue[worker_pb2.ConnectResponse]" = field(default_factory=asyncio.Queue)
+
+
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """Start with `async with`; `address` says where it listens."""
+
+    def __init__(
+        self,
+        worker_id: str = "fake-0",
+        *,
+        model: str = MODEL,
+        context_length: int = 512,
+        max_sequence_tokens: int = 4096,
+        tokens_per_step: int = 1,
+        chat_template: str = CHATML,
+    ) -> None:
+        self.worker_id = worker_id
+        self.address = ""
+        self.submits: list[worker_pb2.Submit] = []
+        self.cancels: list[int] = []
+        self.tokens_per_step = tokens_per_step
+        self.failure: worker_pb2.SequenceError | None = None  # answer to every submit, when set
+        self.admission: worker_pb2.Admission | None = None  # reported instead of the true one, when set
+        self.logprobs = 0  # entries of `top` with every token
+        self.model = worker_pb2.GetModelResponse(
+            worker_id=worker_id,
+            model=model,
+            context_length=context_length,
+            max_sequence_tokens=max_sequence_tokens,
+            vocab_size=tiny_tokenizer().get_vocab_size(),
+            page_size=1,
+            tokenizer_json=tiny_tokenizer_json(),
+            chat_template=chat_template,
+            special_tokens=SPECIAL_TOKENS,
+            eos_token_ids=[CONTROL_TOKENS.index("<|im_end|>")],
+            model_revision="revision-1",
+        )
+        self._cache: dict[bytes, list[list[int]]] = defaultdict(list)
+        self._running: list[RunningSequence] = []
+        self._steps_allowed = asyncio.Event()
+        self._steps_allowed.set()
+        self._single_steps = 0
+        self._work = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+        self._engine: asyncio.Task[None] | None = None
+        self.num_links = 0
+
+    # -------------------------------------------------------------------------------------------- what tests steer
+
+    async def start(self, address: str = "127.0.0.1:0") -> Self:
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+            ]
+        )
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        self.address = f"127.0.0.1:{port}"
+        self._engine = asyncio.create_task(self._run())
+        return self
+
+    async def kill(self) -> None:
+        """Cut all connections now."""
+        if self._engine is not None:
+            self._engine.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._engine
+            self._engine = None
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+        self._running.clear()
+
+    def hold(self) -> None:
+        """No steps until `go` or `step`."""
+        self._steps_allowed.clear()
+
+    def go(self) -> None:
+        self._steps_allowed.set()
+
+    def step(self, num_steps: int = 1) -> None:
+        """Allow this many steps while held."""
+        self._single_steps += num_steps
+        self._work.set()
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    async def until(self, condition: Any, timeout_s: float = 10.0) -> None:
+        """Wait until `condition()` holds, looking whenever something has happened here."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.02)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self.kill()
+
+    # ------------------------------------------------------------------------------------------------ the protocol
+
+    async def GetModel(  # noqa: N802
+        self, request: worker_pb2.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.GetModelResponse:
+        return self.model
+
+    async def Connect(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[worker_pb2.ConnectRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[worker_pb2.ConnectResponse]:
+        link = _Link()
+        self.num_links += 1
+        reader = asyncio.create_task(self._read(request_iterator, link))
+        try:
+            while True:
+                yield await link.outbox.get()
+        finally:
+            self.num_links -= 1
+            reader.cancel()
+            self._running = [sequence for sequence in self._running if sequence.link is not link]
+            self._changed.set()
+
+    async def _read(self, requests: AsyncIterator[worker_pb2.ConnectRequest], link: _Link) -> None:
+        async for request in requests:
+            if request.WhichOneof("message") == "submit":
+                self._submitted(request.submit, link)
+            else:
+                self._cancelled(request.cancel.sequence_id, link)
+            self._changed.set()
+
+    def _submitted(self, submit: worker_pb2.Submit, link: _Link) -> None:
+        self.submits.append(submit)
+        token_ids = [token_id for segment in submit.prompt for token_id in segment.token_ids]
+        deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.timeout_ms else None
+        sequence = RunningSequence(submit, link, deadline, token_ids)
+        if self.failure is not None:
+            self._send(sequence, error=self.failure)
+            return
+        self._running.append(sequence)
+        self._work.set()
+
+    def _cancelled(self, sequence_id: int, link: _Link) -> None:
+        self.cancels.append(sequence_id)
+        for sequence in self._running:
+            if sequence.link is link and sequence.sequence_id == sequence_id:
+                self._running.remove(sequence)
+                error = worker_pb2.SequenceError(
+                    code=worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED, message="cancelled by the gateway"
+                )
+                self._send(sequence, error=error)
+                return
+
+    # --------------------------------------------------------------------------------------------------- the model
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            if not self._steps_allowed.is_set() and self._single_steps == 0:
+                self._work.clear()
+                waits = {asyncio.ensure_future(self._steps_allowed.wait()), asyncio.ensure_future(self._work.wait())}
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+                self._work.set()
+                continue
+            self._single_steps = max(0, self._single_steps - 1)
+            self._step()
+            if not self._running:
+                self._work.clear()
+            self._changed.set()
+            await asyncio.sleep(0)
+
+    def _step(self) -> None:
+        messages: dict[int, tuple[_Link, worker_pb2.ConnectResponse]] = {}
+        load = worker_pb2.WorkerLoad(running_sequences=len(self._running), num_slots=4096)
+        for sequence in list(self._running):
+            _, message = messages.setdefault(id(sequence.link), (sequence.link, worker_pb2.ConnectResponse(load=load)))
+            output = self._advance(sequence)
+            message.outputs.append(output)
+            if output.WhichOneof("end") is not None:
+                self._running.remove(sequence)
+        for link, message in messages.values():
+            link.outbox.put_nowait(message)
+
+    def _advance(self, sequence: RunningSequence) -> worker_pb2.SequenceOutput:
+        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id)
+        if sequence.deadline is not None and time.monotonic() > sequence.deadline:
+            output.error.code = worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED
+            output.error.message = "the deadline has passed"
+            return output
+        if sequence.generated == 0:
+            output.admission.CopyFrom(self.admission or self._admit(sequence))
+        sampling = sequence.submit.sampling
+        for _ in range(self.tokens_per_step):
+            token_id = next_token(sequence.token_ids)
+            sequence.token_ids.append(token_id)
+            sequence.generated += 1
+            output.token_ids.append(token_id)
+            if self.logprobs:
+                top = [inference_pb2.TopLogprob(token_id=i, logprob=-1.0) for i in range(self.logprobs)]
+                output.logprobs.append(inference_pb2.TokenLogprobs(logprob=-0.5, top=top))
+            if token_id in sampling.stop_token_ids:
+                output.finish_reason = inference_pb2.FINISH_REASON_STOP
+                break
+            if sequence.generated >= sampling.max_new_tokens:
+                output.finish_reason = inference_pb2.FINISH_REASON_LENGTH
+                break
+        output.text = f" {'.'.join(map(str, output.token_ids))}"
+        return output
+
+    def _admit(self, sequence: RunningSequence) -> worker_pb2.Admission:
+        entries = self._cache[sequence.submit.prompt[0].extra_key]
+        prompt = list(sequence.token_ids)
+        hit = max((_common_prefix(entry, prompt) for entry in entries), default=0)
+        entries.append(prompt)
+        cached = inference_pb2.CachedTokens(device=min(hit, len(prompt) - 1))
+        return worker_pb2.Admission(prompt_tokens=len(prompt), cached=cached)
+
+    def _send(self, sequence: RunningSequence, *, error: worker_pb2.SequenceError) -> None:
+        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id, error=error)
+        sequence.link.outbox.put_nowait(worker_pb2.ConnectResponse(outputs=[output]))
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
