@@ -1,0 +1,146 @@
+"""The configuration of a deployment: one tree of frozen values, read from TOML and `--set`, validated once.
+
+Every section belongs to the part that uses it; this module only puts them together. Precedence, weakest first:
+defaults, the file, environment variables, `--set`.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from cli.validation import ConfigError, Fault, validated
+from gateway.config import GatewayConfig
+from metrics.logs import LogConfig
+from worker.config import WorkerConfig
+
+# What may also come from the environment, where secrets are often kept; with _FILE appended, from a file.
+ENVIRONMENT = {
+    "RADIXGATE_ADMIN_TOKEN": ("gateway", "admin_token"),
+    "RADIXGATE_EXTRA_KEY_SECRET": ("gateway", "extra_key_secret"),
+    "RADIXGATE_REDIS_URL": ("redis", "url"),
+}
+
+# Addresses that a process listens on.
+LISTENERS = (
+    ("gateway", "listen"),
+    ("gateway", "metrics"),
+    ("worker", "listen"),
+    ("worker", "metrics_listen"),
+)
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSection:
+    """Which Redis to use. Without a `url`, `radixgate serve` runs one of its own on this machine."""
+
+    url: str | None = None
+    # Of the embedded server. None: the user's data folder.
+    data_dir: str | None = None
+    port: Annotated[int, Interval(ge=0, le=65535)] = 0  # of the embedded server; 0 takes a free one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set. A process reads the sections that concern it."""
+
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    redis: RedisSection = field(default_factory=RedisSection)
+    log: LogConfig = field(default_factory=LogConfig)
+
+
+def config_from(tree: Mapping[str, Any]) -> Config:
+    """Return the validated configuration; raises ConfigError naming every fault at once."""
+    config = validated(Config, tree)
+    urls = {url for url in (config.redis.url, config.gateway.redis.url) if url is not None}
+    if len(urls) > 1:
+        raise ConfigError([Fault("redis.url", "differs from gateway.redis.url; set one of them")])
+    for url in urls:
+        config = with_redis(config, url)
+    return config
+
+
+def with_redis(config: Config, url: str) -> Config:
+    """Return `config` with everything that needs Redis using `url`."""
+    gateway = replace(config.gateway, redis=replace(config.gateway.redis, url=url))
+    return replace(config, gateway=gateway, redis=replace(config.redis, url=url))
+
+
+def read_tree(file: Path | None, assignments: Sequence[str], environ: Mapping[str, str] | None = None) -> Tree:
+    """Return what was set, and only that, as a tree."""
+    tree = _read_file(file) if file is not None else {}
+    for path, value in _from_environment(os.environ if environ is None else environ):
+        set_at(tree, path, value)
+    for assignment in assignments:
+        set_at(tree, *_parse_assignment(assignment))
+    return tree
+
+
+def set_at(tree: Tree, path: Sequence[str], value: object) -> None:
+    """Set one value; sections on the way are made."""
+    *sections, name = path
+    for depth, section in enumerate(sections, start=1):
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            taken = ".".join(path[:depth])
+            raise ConfigError([Fault(".".join(path), f"{taken} is a value and has no settings inside")])
+        tree = inner
+    tree[name] = value
+
+
+def is_set(tree: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Whether a tree of settings says anything about `path`."""
+    at: Any = tree
+    for name in path:
+        if not isinstance(at, Mapping) or name not in at:
+            return False
+        at = at[name]
+    return True
+
+
+def with_free_ports(tree: Tree) -> None:
+    """Let every listener whose address is not set take a free port on the loopback address."""
+    for path in LISTENERS:
+        if not is_set(tree, path):
+            set_at(tree, path, "127.0.0.1:0")
+
+
+def _read_file(file: Path) -> Tree:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([Fault(str(file), f"cannot be read: {error.strerror}")]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([Fault(str(file), f"is not valid TOML: {error}")]) from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+    found: list[tuple[tuple[str, ...], str]] = []
+    for name, path in ENVIRONMENT.items():
+        if value := environ.get(name):
+            found.append((path, value))
+        elif file := environ.get(f"{name}_FILE"):
+            try:
+                found.append((path, Path(file).read_text(encoding="utf-8").strip()))
+            except OSError as error:
+                raise ConfigError([Fault(f"{name}_FILE", f"{file} cannot be read: {error.strerror}")]) from error
+    return found
+
+
+def _parse_assignment(assignment: str) -> tuple[list[str], object]:
+    """Split `a.b=value`. The value is read as TOML; what isn't TOML is a string, so that quotes are rarely needed."""
+    path, separator, text = assignment.partition("=")
+    names = [name.strip() for name in path.split(".")]
+    if not separator or not all(names):
+        raise ConfigError([Fault(assignment, "does not read a.b=value")])
+    try:
+        return names, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return names, text

@@ -1,0 +1,66 @@
+"""The `radixgate` command itself: finds the subcommand that was asked for and loads only that one."""
+
+import importlib
+from typing import Any
+
+import click
+
+from cli.validation import ConfigError
+
+# A subcommand's module is loaded when it runs: `radixgate chat` needs no torch, and none waits for it.
+_COMMANDS = {
+    "serve": "Serve all in one: Redis, a worker and a gateway.",
+    "gateway": "Run a gateway.",
+    "worker": "Run a worker.",
+    "tenant": "Create, show and list tenants.",
+    "key": "Create, list and revoke API keys.",
+    "chat": "Chat with a model.",
+}
+
+# Which extra brings a module that a subcommand could not import.
+_EXTRAS = {
+    "jinja2": "gateway",
+    "redis": "gateway",
+    "tokenizers": "gateway",
+    "torch": "worker",
+    "transformers": "worker",
+}
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        try:
+            module = importlib.import_module(f"cli.{cmd_name}")
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get(str(error.name).partition(".")[0])
+            if extra is None:
+                raise
+            raise click.ClickException(
+                f"`radixgate {cmd_name}` needs the Python package {error.name}; "
+                f"install the extra that brings it: pip install 'radixgate[{extra}]'"
+            ) from error
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise click.ClickException(f"the configuration cannot be used\n{error}") from error
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="radixgate", message="radixgate %(version)s")
+def main() -> None:
+    """Multi-tenant LLM serving with a KV cache that tenants never share by accident."""

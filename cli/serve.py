@@ -1,0 +1,134 @@
+"""`radixgate serve`: everything on this machine, with one command."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cli.admin_client import admin_client, admin_token_file, data_folder
+from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
+from cli.embedded_redis import EmbeddedRedisError
+from cli.options import DEFAULT_TARGET, config_options, settings_tree, show_and_exit
+from cli.progress import reporter_for
+from cli.ready_file import write_ready_file
+from cli.rpc_errors import rpc_errors_told
+from cli.supervisor import ChildDiedError, Deployment, Listener, StoppedError, StopSignal, Supervisor
+
+DEMO_TENANTS = ("demo-a", "demo-b")
+
+
+@click.command("serve")
+@config_options
+@click.option("--demo", is_flag=True, help="Keep nothing on disk, and make the tenants demo-a and demo-b with keys.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    help="Write addresses and keys there, as JSON, once ready. Addresses that are not set take free ports.",
+)
+def command(
+    file: Path | None,
+    assignments: tuple[str, ...],
+    check: bool,
+    config_stdin: bool,
+    demo: bool,
+    ready_file: Path | None,
+) -> None:
+    """Serve all in one: Redis (unless redis.url is set), a worker and a gateway, until Ctrl-C or SIGTERM."""
+    tree = settings_tree(file, assignments, config_stdin)
+    if ready_file is not None:
+        with_free_ports(tree)
+    config = config_from(tree)
+    if check:
+        show_and_exit(config)
+    console = Console(stderr=True, highlight=False)
+    _quieten(tree, console)
+    stop = StopSignal()
+    try:
+        with stop.installed():
+            _serve(tree, config, demo, ready_file, stop, console)
+    except StoppedError:
+        console.print("stopped before everything was ready")
+    except (ChildDiedError, EmbeddedRedisError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop: StopSignal, console: Console) -> None:
+    with ExitStack() as stack:
+        run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-")))
+        progress = reporter_for(console)
+        listener = Listener(lambda line: _print_log(console, line), progress.report)
+        redis_folder = None if demo else _redis_folder(config)
+        supervisor = stack.enter_context(Supervisor(tree, run_folder, redis_folder, stop, listener))
+        with progress:
+            deployment = supervisor.start()
+        keys = _make_tenants(deployment) if demo else {}
+        if not demo and config.gateway.admin_token is None:
+            _leave_admin_token(deployment.admin_token)
+        if ready_file is not None:
+            stack.enter_context(_announced(ready_file, deployment, keys))
+        _print_how_to(console, deployment, keys)
+        supervisor.run()
+        console.print("stopping …")
+    if supervisor.forced:
+        raise click.ClickException(f"had to be killed: {', '.join(supervisor.forced)}")
+
+
+def _make_tenants(deployment: Deployment) -> dict[str, str]:
+    """Make the demo's tenants over the admin API and return their keys."""
+    with rpc_errors_told(deployment.grpc), admin_client(deployment.grpc, deployment.admin_token) as client:
+        for tenant in DEMO_TENANTS:
+            client.create_tenant(tenant)
+        return {tenant: client.create_key(tenant, "demo")[1] for tenant in DEMO_TENANTS}
+
+
+def _redis_folder(config: Config) -> Path:
+    return Path(config.redis.data_dir).expanduser() if config.redis.data_dir else data_folder() / "redis"
+
+
+def _leave_admin_token(token: str) -> None:
+    """Keep the token that was made for this run where `radixgate tenant` and `key` of this user find it."""
+    path = admin_token_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f"{token}\n")
+
+
+@contextmanager
+def _announced(ready_file: Path, deployment: Deployment, keys: dict[str, str]) -> Iterator[None]:
+    """Keep the ready file while we serve."""
+    write_ready_file(ready_file, {"grpc": deployment.grpc, "metrics": list(deployment.metrics), "tenants": keys})
+    try:
+        yield
+    finally:
+        ready_file.unlink(missing_ok=True)
+
+
+def _quieten(tree: Tree, console: Console) -> None:
+    """On a terminal, children log for people, and only what deserves attention, unless told otherwise."""
+    if console.is_terminal:
+        for path, value in ((("log", "format"), "pretty"), (("log", "level"), "warning")):
+            if not is_set(tree, path):
+                set_at(tree, path, value)
+
+
+def _print_log(console: Console, line: str) -> None:
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]) -> None:
+    if not console.is_terminal:
+        console.print(f"ready: gRPC on {deployment.grpc}, metrics on {', '.join(deployment.metrics)}", soft_wrap=True)
+        return
+    target = "" if deployment.grpc == DEFAULT_TARGET else f" --target {deployment.grpc}"
+    lines = [f"\n[bold green]RadixGate serves on {deployment.grpc}[/] (gRPC, no TLS)"]
+    lines += [f"  metrics   {url}" for url in deployment.metrics]
+    for tenant, key in keys.items():
+        lines.append(f"  {tenant:<9} radixgate chat{target} --key {key}")
+    if not keys:
+        lines.append(f"  tenants   radixgate tenant create{target} acme && radixgate key create{target} acme")
+    console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)

@@ -1,0 +1,32 @@
+"""Prints a configuration as TOML, with secrets masked. Settings without a value stand as comments."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cli.config import Config
+from metrics.logs import mask_value
+
+
+def as_toml(config: Config) -> str:
+    """Return `config` in a form that `--config` reads back, apart from the secrets."""
+    return "\n".join(_lines(dataclasses.asdict(config), ())).strip() + "\n"
+
+
+def _lines(section: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    values = {name: value for name, value in section.items() if not isinstance(value, dict)}
+    if values and path:
+        yield f"\n[{'.'.join(path)}]"
+    for name, value in values.items():
+        yield f"# {name} is not set" if value is None else f"{name} = {_value(mask_value(name, value))}"
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _lines(value, (*path, name))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_value(inner) for inner in value)}]"
+    # JSON's strings, numbers and booleans are TOML's.
+    return json.dumps(value, ensure_ascii=False)

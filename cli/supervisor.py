@@ -1,0 +1,198 @@
+"""Runs a whole deployment on one machine: Redis, a worker and a gateway as children, started and stopped in order.
+
+Knows processes and addresses; what they serve is their business.
+"""
+
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cli.child import Child
+from cli.config import Tree, config_from, set_at
+from cli.embedded_redis import EmbeddedRedis, EmbeddedRedisConfig
+from radixgate.v1 import inference_pb2
+
+_POLL_S = 0.05
+_WORKER_STOP_S = 20.0  # it drains for 10
+_GATEWAY_STOP_EXTRA_S = 10.0
+_SERVING_TIMEOUT_S = 60.0
+
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+
+class ChildDiedError(Exception):
+    """A child ended that should run; the message says which, how, and what it said last."""
+
+
+class StoppedError(Exception):
+    """Somebody asked us to end before everything was ready."""
+
+
+class StopSignal:
+    """SIGINT, SIGTERM and SIGHUP as a flag to wait for; a second one means: now."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.urgent = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, self._on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most this long; return whether a signal has come."""
+        return self._event.wait(timeout_s)
+
+    def set(self) -> None:
+        self._event.set()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.urgent = self._event.is_set()
+        self._event.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where a deployment serves, once ready."""
+
+    grpc: str  # host:port of the gateway
+    metrics: tuple[str, ...]  # URLs
+    admin_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told what the children say. Called from threads."""
+
+    log: Callable[[str], None]
+    progress: Callable[[str, float], None]
+
+
+class Supervisor:
+    """Starts children in the order of their needs and stops them in reverse. Use as a context manager.
+
+    Invariant: after the context nothing that was started runs any more.
+    """
+
+    def __init__(self, tree: Tree, run_folder: Path, redis_folder: Path | None, stop: StopSignal, listener: Listener):
+        self._tree = deepcopy(tree)
+        self._run_folder = run_folder
+        self._redis_folder = redis_folder
+        self._stop = stop
+        self._listener = listener
+        self._config = config_from(tree)
+        self._redis: EmbeddedRedis | None = None
+        self._children: list[Child] = []
+        self._exit = ExitStack()
+        self.forced: list[str] = []  # children that did not end by themselves
+
+    def start(self) -> Deployment:
+        """Start everything; returns once the gateway serves.
+
+        Raises ChildDiedError, StoppedError, or EmbeddedRedisError.
+        """
+        if self._config.redis.url is None:
+            self._start_redis()
+        worker = self._start_child("worker", ["--progress-json"], stop_timeout_s=_WORKER_STOP_S)
+        set_at(self._tree, ("gateway", "workers"), [worker["grpc"]])
+        token = self._config.gateway.admin_token or secrets.token_urlsafe(24)
+        set_at(self._tree, ("gateway", "admin_token"), token)
+        drain_s = self._config.gateway.server.drain_s
+        gateway = self._start_child("gateway", [], stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
+        self._listener.progress("connecting gateway and worker", 0.0)
+        self._wait_until_serving(gateway["grpc"])
+        self._listener.progress("connecting gateway and worker", 1.0)
+        urls = (gateway["metrics"], worker["metrics"])
+        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token)
+
+    def run(self) -> None:
+        """Wait until asked to end. Raises ChildDiedError when a child ends before."""
+        while not self._stop.wait(_POLL_S):
+            self._check_children()
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._exit.close()
+
+    def _start_redis(self) -> None:
+        self._listener.progress("starting Redis", 0.0)
+        config = EmbeddedRedisConfig(data_dir=self._redis_folder, port=self._config.redis.port)
+        self._redis = self._exit.enter_context(EmbeddedRedis.start(config))
+        set_at(self._tree, ("redis", "url"), self._redis.url)
+        self._listener.progress("starting Redis", 1.0)
+
+    def _start_child(self, name: str, arguments: list[str], stop_timeout_s: float) -> dict[str, str]:
+        """Start a child and return what it says when ready."""
+        stage = f"starting the {name}"
+        self._listener.progress(stage, 0.0)
+        child = Child.start(
+            name,
+            arguments,
+            self._tree,
+            self._run_folder / f"{name}.json",
+            on_log=self._listener.log,
+            on_progress=self._listener.progress,
+        )
+        self._children.append(child)
+        self._exit.callback(self._stop_child, child, stop_timeout_s)
+        while (ready := child.ready()) is None:
+            if self._stop.wait(_POLL_S):
+                raise StoppedError
+            self._check_children()
+        self._listener.progress(stage, 1.0)
+        return ready
+
+    def _stop_child(self, child: Child, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        child.terminate()
+        while not child.wait(_POLL_S):
+            if self._stop.urgent or time.monotonic() > deadline:
+                child.kill()
+                self.forced.append(child.name)
+                return
+
+    def _wait_until_serving(self, target: str) -> None:
+        deadline = time.monotonic() + _SERVING_TIMEOUT_S
+        with grpc.insecure_channel(target) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while not _is_serving(health):
+                if self._stop.wait(_POLL_S):
+                    raise StoppedError
+                self._check_children()
+                if time.monotonic() > deadline:
+                    raise ChildDiedError(f"the gateway found no worker within {_SERVING_TIMEOUT_S:g} s")
+
+    def _check_children(self) -> None:
+        if self._redis is not None and self._redis.returncode is not None:
+            raise ChildDiedError(f"the Redis server ended with status {self._redis.returncode}")
+        for child in self._children:
+            if death := child.death():
+                raise ChildDiedError(death)
+
+
+def _is_serving(health: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        # The stub's methods are made at run time; its type stubs do not know them.
+        answer = cast("Any", health).Check(health_pb2.HealthCheckRequest(service=INFERENCE), timeout=1.0)
+    except grpc.RpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

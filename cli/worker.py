@@ -1,0 +1,38 @@
+"""`radixgate worker`: one worker process."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cli.options import config_options, load
+from cli.progress import JsonProgress, reporter_for
+from cli.ready_file import write_ready_file
+from metrics.logs import configure_logs
+from worker.app import WorkerAddresses, run_worker
+
+
+@click.command("worker")
+@config_options
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Write addresses there, as JSON, once ready.")
+@click.option("--progress-json", is_flag=True, hidden=True)
+def command(
+    file: Path | None,
+    assignments: tuple[str, ...],
+    check: bool,
+    config_stdin: bool,
+    ready_file: Path | None,
+    progress_json: bool,
+) -> None:
+    """Run a worker: load the model and serve gateways until SIGTERM or Ctrl-C."""
+    config = load(file, assignments, check, config_stdin)
+    configure_logs(config.log)
+    reporter = JsonProgress() if progress_json else reporter_for(Console(stderr=True))
+
+    def announce(addresses: WorkerAddresses) -> None:
+        reporter.__exit__(None, None, None)
+        if ready_file is not None:
+            write_ready_file(ready_file, {"grpc": addresses.grpc, "metrics": addresses.metrics})
+
+    with reporter:
+        run_worker(config.worker, reporter, announce)
