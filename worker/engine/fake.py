@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TokenLogprobs
+from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
 
 _START = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
@@ -84,7 +84,7 @@ class NumberText:
     def __init__(self, hold: int = 0) -> None:
         self._hold = hold
 
-    def open(self, prompt_token_ids: Int32Array, stop: tuple[str, ...]) -> "_NumberStream":
+    def open(self, prompt_token_ids: Int32Array, stop: tuple[str, ...]) -> TextStream:
         return _NumberStream(stop, self._hold)
 
 

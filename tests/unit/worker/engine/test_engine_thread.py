@@ -153,7 +153,11 @@ def test_a_deadline_is_kept_even_if_the_sequence_can_never_start() -> None:
 
 def test_a_stuck_consumer_does_not_stop_the_engine() -> None:
     rig, stuck = timed_rig(), threading.Event()
-    thread = EngineThread(rig.engine, lambda outputs, load: stuck.wait(DEADLINE_S) and None)
+
+    def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:
+        stuck.wait(DEADLINE_S)
+
+    thread = EngineThread(rig.engine, deliver)
     thread.start()
     thread.submit(make_request(0, max_new_tokens=50))
     deadline = time.monotonic() + DEADLINE_S
