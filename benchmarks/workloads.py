@@ -6,7 +6,6 @@ download. All choices come from one seed.
 
 import random
 from dataclasses import dataclass
-
 from pydoc_data.topics import topics
 
 

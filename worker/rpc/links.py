@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from radixgate.v1 import worker_pb2
-from worker.engine.values import Load, SequenceOutput
-from worker.rpc.translate import LinkedId, load_message, output_message
+from worker.engine.ports import Load, SequenceOutput
+from worker.rpc.translate import load_message, output_message
 
 
 class Link:
@@ -86,12 +86,10 @@ class Links:
         for link in self._links.values():
             link.report_load(load_report)
         for output in outputs:
-            linked = output.sequence_id
-            if not isinstance(linked, LinkedId):
-                raise TypeError(f"the engine answered for a sequence that no link submitted: {linked!r}")
-            owner = self._links.get(linked.link_id)
+            link_id, _ = output.sequence_id
+            owner = self._links.get(link_id)
             if owner is not None:
-                owner.put(output_message(linked.sequence_id, output))
+                owner.put(output_message(output))
 
 
 def _append(earlier: worker_pb2.SequenceOutput, later: worker_pb2.SequenceOutput) -> None:

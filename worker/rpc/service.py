@@ -10,10 +10,10 @@ import grpc
 import structlog
 
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
-from worker.engine.values import Request, SequenceId
+from worker.engine.ports import Request, SequenceId
 from worker.errors import Failure, FailureCode
 from worker.rpc.links import Link, Links
-from worker.rpc.translate import LinkedId, RefusedSubmit, error_message, request_from
+from worker.rpc.translate import RefusedSubmit, error_message, request_from
 
 _log = structlog.get_logger(__name__)
 
@@ -34,14 +34,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._engine = engine
         self._links = links
 
-    async def GetModel(  # noqa: N802 - the name is gRPC's
+    async def GetModel(
         self,
         request: worker_pb2.GetModelRequest,
         context: grpc.aio.ServicerContext[worker_pb2.GetModelRequest, worker_pb2.GetModelResponse],
     ) -> worker_pb2.GetModelResponse:
         return self._model
 
-    async def Connect(  # noqa: N802
+    async def Connect(
         self,
         request_iterator: AsyncIterator[worker_pb2.ConnectRequest],
         context: grpc.aio.ServicerContext[worker_pb2.ConnectRequest, worker_pb2.ConnectResponse],
@@ -67,7 +67,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 if kind == "submit":
                     self._submit(link, request.submit)
                 elif kind == "cancel":
-                    self._engine.cancel(LinkedId(link.link_id, request.cancel.sequence_id))
+                    self._engine.cancel((link.link_id, request.cancel.sequence_id))
         finally:
             # A gateway that has closed its side wants no more answers either.
             link.close()
@@ -80,13 +80,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             return
         link.live.add(submit.sequence_id)
         try:
-            request = request_from(
-                submit, LinkedId(link.link_id, submit.sequence_id), self._model.vocab_size, time.monotonic()
-            )
+            request = request_from(submit, (link.link_id, submit.sequence_id), time.monotonic())
         except RefusedSubmit as refused:
             self._refuse(link, submit, refused.failure)
-        except Exception:
-            # One request that cannot be read must not end the stream of all the others.
+        except Exception:  # noqa: BLE001 - outermost for one request: the stream of all the others goes on
             _log.exception("submit failed", link=link.link_id, request=submit.request_id)
             self._refuse(link, submit, Failure(FailureCode.INTERNAL, "the request could not be taken"))
         else:
@@ -98,5 +95,5 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _cancel_all(self, link: Link) -> int:
         running = list(link.live)
         for sequence_id in running:
-            self._engine.cancel(LinkedId(link.link_id, sequence_id))
+            self._engine.cancel((link.link_id, sequence_id))
         return len(running)

@@ -1,18 +1,17 @@
 """Messages to engine values and back. Refuses a submit that the engine must never see.
 
-Deciding what a request may do is the gateway's part; here only what would break the cache's promises is checked
-again (every segment must carry its extra key) and what only this worker knows (which adapters it has).
+Deciding what a request may do is the gateway's part, and whether it can be computed the engine's; here stands what
+would break the cache's promises (every segment must carry its extra key) and which adapters this worker has.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, Segment
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import SamplingParams, TokenLogprobs
-from worker.engine.values import Admission, FinishReason, Load, Request, SequenceOutput
+from worker.engine.ports import Admission, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 
 _ERROR_CODES = {
@@ -30,13 +29,6 @@ _FINISH_REASONS = {
 }
 
 
-class LinkedId(NamedTuple):
-    """A sequence's name in the engine: the gateway's link it came over, and the gateway's own id for it."""
-
-    link_id: int
-    sequence_id: int
-
-
 class RefusedSubmit(Exception):
     """A submit that must not reach the engine; `failure` says why."""
 
@@ -45,11 +37,10 @@ class RefusedSubmit(Exception):
         self.failure = failure
 
 
-def request_from(submit: worker_pb2.Submit, sequence_id: LinkedId, vocab_size: int, now: float) -> Request:
+def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float) -> Request:
     """Return the engine's request for `submit`, received at `now` on the engine's clock (seconds).
 
-    Raises RefusedSubmit for a segment without its extra key, token ids outside of the vocabulary, and an adapter that
-    this worker does not have.
+    Raises RefusedSubmit for a segment without its extra key and for an adapter that this worker does not have.
     """
     if submit.adapter:
         # Adapters enter through a directory of loaded revisions; this worker has none.
@@ -57,7 +48,7 @@ def request_from(submit: worker_pb2.Submit, sequence_id: LinkedId, vocab_size: i
     return Request(
         sequence_id=sequence_id,
         request_id=submit.request_id,
-        key=_prefix_key(submit.prompt, vocab_size),
+        key=_prefix_key(submit.prompt),
         params=_sampling_params(submit.sampling),
         tenant=submit.tenant,
         adapter=submit.adapter,
@@ -66,10 +57,10 @@ def request_from(submit: worker_pb2.Submit, sequence_id: LinkedId, vocab_size: i
     )
 
 
-def output_message(sequence_id: int, output: SequenceOutput) -> worker_pb2.SequenceOutput:
+def output_message(output: SequenceOutput) -> worker_pb2.SequenceOutput:
     """Return one sequence's news as a message; `sequence_id` is the gateway's own."""
     message = worker_pb2.SequenceOutput(
-        sequence_id=sequence_id,
+        sequence_id=output.sequence_id[1],
         token_ids=output.token_ids,
         text=output.text,
         logprobs=[_logprobs_message(entry) for entry in output.logprobs],
@@ -84,9 +75,7 @@ def output_message(sequence_id: int, output: SequenceOutput) -> worker_pb2.Seque
 
 
 def error_message(failure: Failure) -> worker_pb2.SequenceError:
-    return worker_pb2.SequenceError(
-        code=_ERROR_CODES[failure.code], message=failure.message, field=failure.field
-    )
+    return worker_pb2.SequenceError(code=_ERROR_CODES[failure.code], message=failure.message, field=failure.field)
 
 
 def load_message(load: Load) -> worker_pb2.WorkerLoad:
@@ -99,13 +88,13 @@ def load_message(load: Load) -> worker_pb2.WorkerLoad:
     )
 
 
-def _prefix_key(segments: Sequence[worker_pb2.PromptSegment], vocab_size: int) -> PrefixKey:
+def _prefix_key(segments: Sequence[worker_pb2.PromptSegment]) -> PrefixKey:
     if not segments:
         raise RefusedSubmit(_invalid("the prompt has no segment", "prompt"))
-    return PrefixKey(tuple(_segment(segment, index, vocab_size) for index, segment in enumerate(segments)))
+    return PrefixKey(tuple(_segment(segment, index) for index, segment in enumerate(segments)))
 
 
-def _segment(segment: worker_pb2.PromptSegment, index: int, vocab_size: int) -> Segment:
+def _segment(segment: worker_pb2.PromptSegment, index: int) -> Segment:
     if len(segment.extra_key) != EXTRA_KEY_BYTES:
         raise RefusedSubmit(
             _invalid(
@@ -113,15 +102,8 @@ def _segment(segment: worker_pb2.PromptSegment, index: int, vocab_size: int) -> 
                 f"prompt[{index}].extra_key",
             )
         )
-    token_ids = np.array(segment.token_ids, dtype=np.int32)
-    if len(token_ids) == 0:
-        raise RefusedSubmit(_invalid("a segment needs at least one token", f"prompt[{index}].token_ids"))
-    if token_ids.min() < 0 or token_ids.max() >= vocab_size:
-        raise RefusedSubmit(
-            _invalid(f"token ids must lie between 0 and {vocab_size - 1}", f"prompt[{index}].token_ids")
-        )
     # The revision applied is that of the base model's own weights: no adapter takes part.
-    return Segment(Namespace(segment.extra_key), token_ids)
+    return Segment(Namespace(segment.extra_key), np.array(segment.token_ids, dtype=np.int32))
 
 
 def _sampling_params(message: inference_pb2.SamplingParams) -> SamplingParams:

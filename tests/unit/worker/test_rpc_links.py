@@ -1,0 +1,96 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+from hicache.cache import Hit
+from radixgate.v1 import worker_pb2
+from worker.batch import TokenLogprobs
+from worker.engine.ports import Admission, FinishReason, Load, SequenceOutput
+from worker.rpc.links import Links
+
+LOAD = Load(running=1, waiting=2, free_slots=3, evictable_slots=4, num_slots=10)
+PATIENCE_S = 10.0
+
+
+async def next_message(messages: AsyncIterator[worker_pb2.ConnectResponse]) -> worker_pb2.ConnectResponse:
+    return await asyncio.wait_for(anext(messages), PATIENCE_S)
+
+
+async def test_one_step_is_one_message_with_all_of_a_links_sequences() -> None:
+    links = Links()
+    link, other = links.open(), links.open()
+    link.live |= {1, 2}
+    other.live |= {1}
+
+    links.deliver(
+        [
+            SequenceOutput((link.link_id, 1), token_ids=(5,)),
+            SequenceOutput((link.link_id, 2), token_ids=(6,)),
+            SequenceOutput((other.link_id, 1), token_ids=(7,)),
+        ],
+        LOAD,
+    )
+
+    message = await next_message(link.messages())
+    assert [(o.sequence_id, list(o.token_ids)) for o in message.outputs] == [(1, [5]), (2, [6])]
+    assert (message.load.running_sequences, message.load.num_slots) == (1, 10)
+    message = await next_message(other.messages())
+    assert [(o.sequence_id, list(o.token_ids)) for o in message.outputs] == [(1, [7])]
+
+
+async def test_news_that_nobody_has_read_is_merged_in_order() -> None:
+    links = Links()
+    link = links.open()
+    link.live.add(1)
+    first = SequenceOutput((link.link_id, 1), (5,), "a", (TokenLogprobs(-1.0, ()),), Admission(9, Hit(device=8)))
+    last = SequenceOutput((link.link_id, 1), (6,), "b", (TokenLogprobs(-2.0, ()),), finish=FinishReason.STOP)
+
+    links.deliver([first], LOAD)
+    links.deliver([last], LOAD)
+
+    (output,) = (await next_message(link.messages())).outputs
+    assert (list(output.token_ids), output.text) == ([5, 6], "ab")
+    assert [entry.logprob for entry in output.logprobs] == [-1.0, -2.0]
+    assert output.admission.cached.device == 8
+    assert output.WhichOneof("end") == "finish_reason"
+
+
+async def test_after_its_end_a_sequence_has_no_more_news() -> None:
+    links = Links()
+    link = links.open()
+    link.live.add(1)
+    links.deliver([SequenceOutput((link.link_id, 1), finish=FinishReason.STOP)], LOAD)
+    assert link.live == set()
+    messages = link.messages()
+    await next_message(messages)
+
+    links.deliver([SequenceOutput((link.link_id, 1), token_ids=(9,))], LOAD)
+    links.close(link)
+
+    assert [message async for message in messages] == []
+
+
+async def test_news_for_a_link_that_is_gone_is_dropped() -> None:
+    links = Links()
+    gone = links.open()
+    gone.live.add(1)
+    links.close(gone)
+    newer = links.open()
+    newer.live.add(1)
+
+    links.deliver([SequenceOutput((gone.link_id, 1), token_ids=(5,))], LOAD)
+    links.close_all()
+
+    assert newer.link_id != gone.link_id
+    assert [message async for message in newer.messages()] == []
+
+
+async def test_a_closed_link_still_says_what_it_had_to_say() -> None:
+    links = Links()
+    link = links.open()
+    link.live.add(1)
+    links.deliver([SequenceOutput((link.link_id, 1), token_ids=(5,))], LOAD)
+    links.close(link)
+
+    messages = [message async for message in link.messages()]
+
+    assert [list(output.token_ids) for message in messages for output in message.outputs] == [[5]]

@@ -1,0 +1,180 @@
+"""The composition root of a worker process: the only module that knows all of its concrete classes."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from hicache import policy
+from hicache.cache import PrefixCache
+from metrics.exposition import MetricsServer
+from metrics.worker import WorkerMetrics
+from radixgate.v1 import worker_pb2, worker_pb2_grpc
+from worker.batch import Executor, TextStreamFactory
+from worker.config import CacheConfig, WorkerConfig
+from worker.engine.engine import Engine
+from worker.engine.limits import ModelLimits
+from worker.engine.ports import Load, SequenceOutput
+from worker.engine.thread import EngineThread
+from worker.model.info import ModelInfo
+from worker.model.loading import load_model
+from worker.model.progress import ProgressReporter
+from worker.rpc.links import Links
+from worker.rpc.service import WorkerServicer
+
+_log = structlog.get_logger(__name__)
+
+SERVICE_NAME = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+DRAIN_TIMEOUT_S = 10.0
+# A prompt of a million token ids takes less; the gateway bounds what clients may send.
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAddresses:
+    """Where a worker really listens, after port 0 has been resolved."""
+
+    grpc: str  # host:port
+    metrics: str  # URL
+
+
+class ServedModel(Protocol):
+    """What a worker needs of a model that is loaded."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def text(self) -> TextStreamFactory: ...
+
+    def num_slots(self, cache: CacheConfig) -> int:
+        """Return how many slots the pool is to have: as configured, or as many as fit its memory."""
+        ...
+
+    def executor(self, num_slots: int) -> Executor:
+        """Allocate a pool of `num_slots` slots and return what computes on it."""
+        ...
+
+
+class WorkerApp:
+    """One worker: engine, gRPC server and metrics endpoint around a loaded model."""
+
+    def __init__(self, config: WorkerConfig, loaded: ServedModel) -> None:
+        num_slots = loaded.num_slots(config.cache)
+        self._config = config
+        self._metrics = WorkerMetrics(config.worker_id)
+        self._cache = PrefixCache(
+            num_slots, page_size=config.cache.page_size, policy=policy.by_name(config.cache.policy)
+        )
+        info = loaded.info
+        self._engine = Engine(
+            self._cache,
+            loaded.executor(num_slots),
+            loaded.text,
+            ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
+            config.engine,
+            observer=self._metrics,
+            clock=time.monotonic,
+        )
+        self._model = describe_model(config, info, self._engine.max_sequence_tokens)
+        self._links = Links()
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._thread: EngineThread | None = None
+        self._exposition: MetricsServer | None = None
+
+    async def start(self) -> WorkerAddresses:
+        """Start to serve; returns where. Raises OSError when an address cannot be bound."""
+        self._thread = EngineThread(self._engine, self._deliver_on(asyncio.get_running_loop()))
+        self._thread.start()
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.so_reuseport", 0),  # two workers on one port would share its gateways silently
+            ]
+        )
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(
+            WorkerServicer(self._model, self._thread, self._links), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        host = self._config.listen.rpartition(":")[0]
+        port = self._server.add_insecure_port(self._config.listen)
+        await self._server.start()
+        self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        addresses = WorkerAddresses(f"{host}:{port}", self._exposition.url)
+        _log.info(
+            "worker ready", grpc=addresses.grpc, metrics=addresses.metrics, model=self._model.model,
+            num_slots=self._cache.num_slots, page_size=self._cache.page_size,
+        )  # fmt: skip
+        return addresses
+
+    async def stop(self, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Stop taking requests, give those here `drain_timeout_s` to end, then end everything."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self._thread is not None:
+            drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
+            stopped = await asyncio.to_thread(self._thread.stop)
+            _log.info("engine stopped", drained=drained, stopped=stopped)
+        # What the engine said last was handed to the loop before stop() returned, so the links have it by now.
+        self._links.close_all()
+        if self._server is not None:
+            await self._server.stop(grace=1.0)
+        if self._exposition is not None:
+            await asyncio.to_thread(self._exposition.stop)
+
+    def load(self) -> Load:
+        """How busy the engine is. Read from another thread than the engine's, so true as of some moment just now."""
+        return self._engine.load()
+
+    def _deliver_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[Sequence[SequenceOutput], Load], None]:
+        def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:
+            loop.call_soon_threadsafe(self._links.deliver, outputs, load)
+
+        return deliver
+
+    async def _set_health(self, status: int) -> None:
+        for service in ("", SERVICE_NAME):
+            await self._health.set(service, status)
+
+
+def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: int) -> worker_pb2.GetModelResponse:
+    """Return what gateways are told about this worker's model."""
+    return worker_pb2.GetModelResponse(
+        worker_id=config.worker_id,
+        model=info.name,
+        context_length=info.context_length,
+        max_sequence_tokens=max_sequence_tokens,
+        vocab_size=info.vocab_size,
+        page_size=config.cache.page_size,
+        tokenizer_json=info.tokenizer_json,
+        chat_template=info.chat_template,
+        special_tokens=dict(info.special_tokens),
+        eos_token_ids=info.eos_token_ids,
+        model_revision=info.revision,
+    )
+
+
+def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Callable[[WorkerAddresses], None]) -> None:
+    """Load the model and serve until SIGTERM or SIGINT; `on_ready` is told the addresses once it serves."""
+    loaded = load_model(config.model, progress)
+    asyncio.run(_serve(WorkerApp(config, loaded), on_ready))
+
+
+async def _serve(app: WorkerApp, on_ready: Callable[[WorkerAddresses], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        on_ready(await app.start())
+        await stop.wait()
+    finally:
+        await app.stop()
