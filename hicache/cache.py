@@ -4,6 +4,7 @@ Ties the tree (which prefix lies where) to the allocator (which slots are free).
 owner thread calls it and says what time it is, in seconds of a monotonic clock.
 """
 
+import sys
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -13,9 +14,10 @@ import numpy as np
 from hicache.audit import Holding, audit
 from hicache.errors import LeaseError
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.node import Node
 from hicache.policy import LRU, EvictionPolicy
 from hicache.slots import SlotAllocator
-from hicache.tree import Match, RadixTree
+from hicache.tree import RadixTree
 
 _MIN_ROOM = 64  # slots; a lease's array starts with room for this many more
 
@@ -81,15 +83,14 @@ class PrefixCache:
         The hit is in whole pages and at most `max_tokens`. `priority` protects what this request uses or stores, under
         a policy that looks at it.
         """
-        limit = self._limit(key, max_tokens)
-        match = self._tree.match(key.parts(self.page_size), limit, now, priority)
-        lease = Lease(self, key.namespaces, match, priority)
+        node, values = self._tree.match(key.parts(self.page_size), self._limit(max_tokens), now, priority)
+        lease = Lease(self, key.namespaces, node, b"".join(values), priority)
         self._leases.add(lease)
         return lease
 
     def peek(self, key: PrefixKey, *, max_tokens: int | None = None) -> Hit:
         """Return what `acquire` would hit, and change nothing."""
-        found = self._tree.match_length(key.parts(self.page_size), self._limit(key, max_tokens))
+        found = self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))
         return Hit(found // TOKEN_BYTES)
 
     def drop(self, namespace: Namespace) -> int:
@@ -125,10 +126,11 @@ class PrefixCache:
         self._slots.check()
         audit(self._tree, self._slots.free_slots(), self.num_slots, [lease._holding() for lease in self._leases])
 
-    def _limit(self, key: PrefixKey, max_tokens: int | None) -> int:
+    def _limit(self, max_tokens: int | None) -> int:
         """The most bytes that may be hit: whole pages."""
-        num_tokens = len(key) if max_tokens is None else min(max(max_tokens, 0), len(key))
-        return num_tokens // self.page_size * self.page_size * TOKEN_BYTES
+        if max_tokens is None:
+            return sys.maxsize
+        return max(max_tokens, 0) // self.page_size * self.page_size * TOKEN_BYTES
 
     def _allocate(self, num_slots: int, after: int | None) -> Int32Array | None:
         """Return at least `num_slots` slots in whole pages, evicting what is missing, or None and change nothing."""
@@ -141,6 +143,13 @@ class PrefixCache:
                 self._free_packed(value)
             self._evicted_tokens += missing
         return self._slots.allocate(wanted, after)
+
+    def _unlock(self, node: Node, expelled: bool) -> None:
+        if not expelled:
+            self._tree.unlock(node)
+            return
+        for value in self._tree.unlock_dropped(node):
+            self._free_packed(value)
 
     def _free_packed(self, value: bytearray) -> None:
         self._slots.free(np.frombuffer(value, dtype=np.int32))
@@ -164,27 +173,28 @@ class Lease:
         "_depth",
         "_duplicates",
         "_expelled",
+        "_hit_tokens",
         "_namespaces",
         "_node",
         "_num_tokens",
         "_priority",
         "_slot_ids",
-        "hit",
     )
 
-    def __init__(self, cache: PrefixCache, namespaces: tuple[Namespace, ...], match: Match, priority: int) -> None:
-        """Made by `PrefixCache.acquire`; the match is locked already."""
+    def __init__(
+        self, cache: PrefixCache, namespaces: tuple[Namespace, ...], node: Node | None, value: bytes, priority: int
+    ) -> None:
+        """Made by `PrefixCache.acquire`, which has locked `node`; `value` holds the slots of the path down to it."""
         self._cache: PrefixCache | None = cache
         self._namespaces = namespaces
         self._priority = priority
-        self._node = match.node
-        self._slot_ids = np.frombuffer(b"".join(match.values), dtype=np.int32)
-        self._num_tokens = len(self._slot_ids)
-        self._capacity = self._num_tokens  # slots held, whole pages; the array may be longer
-        self._depth = self._num_tokens  # tokens whose path is locked, whole pages
-        self._duplicates: list[tuple[int, int]] = []  # token ranges above depth that are private all the same
+        self._node = node
+        self._slot_ids = np.frombuffer(value, dtype=np.int32)
+        # All in tokens, and equal to begin with: the hit, what has a slot, the slots held (whole pages; the array may
+        # be longer), and what the locked path covers (whole pages).
+        self._hit_tokens = self._num_tokens = self._capacity = self._depth = len(value) // TOKEN_BYTES
+        self._duplicates: list[tuple[int, int]] = []  # token ranges above the depth that are private all the same
         self._expelled = False
-        self.hit = Hit(self._num_tokens)
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +203,11 @@ class Lease:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+
+    @property
+    def hit(self) -> Hit:
+        """What was found when the lease was acquired."""
+        return Hit(self._hit_tokens)
 
     @property
     def num_tokens(self) -> int:
@@ -251,8 +266,8 @@ class Lease:
         cache = self._cache
         if cache is None:
             return
-        for value in cache._tree.unlock(self._node):
-            cache._free_packed(value)
+        if self._node is not None:
+            cache._unlock(self._node, self._expelled)
         for first, last in self._private():
             cache._slots.free(self._slot_ids[first:last])
         cache._leases.discard(self)

@@ -135,7 +135,7 @@ class PrefixKey:
 
     @property
     def namespaces(self) -> tuple[Namespace, ...]:
-        return tuple(segment.namespace for segment in self.segments)
+        return tuple([segment.namespace for segment in self.segments])
 
     @property
     def token_ids(self) -> Int32Array:

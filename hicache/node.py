@@ -22,6 +22,8 @@ class Node:
     `key` and `value` are growable buffers of packed int32 (tokens and slot ids) of equal length; both are empty exactly
     in roots, which separate namespaces and hold nothing themselves.
 
+    `depth` is the length in bytes of the whole path from the top down to the end of this node.
+
     `lock_ref` counts the leases that end here plus the children whose own count is not 0, so that taking or dropping a
     lock climbs only as far as a count changes between 0 and 1. Everything above a locked node is locked.
 
@@ -35,6 +37,7 @@ class Node:
 
     __slots__ = (
         "children",
+        "depth",
         "hit_count",
         "key",
         "last_access_time",
@@ -60,6 +63,7 @@ class Node:
         self.value = value
         self.parent = parent
         self.space = space
+        self.depth: int = len(key) if parent is None else parent.depth + len(key)
         self.children: dict[Edge, Node] = NO_CHILDREN
         self.lock_ref = 0
         self.hit_count = 0

@@ -13,15 +13,6 @@ from hicache.packed import shared_bytes
 from hicache.policy import EvictionPolicy
 from hicache.victims import Victims
 
-_NOTHING_FREED: Sequence[bytearray] = ()
-
-
-class Match(NamedTuple):
-    """The longest cached prefix: its last node (None without a hit) and the values along the path, in order."""
-
-    node: Node | None
-    values: list[bytearray]
-
 
 class Insertion(NamedTuple):
     """Where an inserted key ends, how deep that is, and the first and last byte of what had been there already."""
@@ -55,19 +46,22 @@ class RadixTree:
 
     # Finding
 
-    def match(self, parts: Sequence[Part], limit: int, now: float, priority: int) -> Match:
-        """Find and lock the longest cached prefix of at most `limit` bytes; the node in whose middle it ends is split.
+    def match(
+        self, parts: Sequence[Part], limit: int, now: float, priority: int
+    ) -> tuple[Node | None, list[bytearray]]:
+        """Find and lock the longest cached prefix of at most `limit` bytes, which are whole pages.
 
-        `unlock` gives the returned node back.
+        Returns its last node, for `unlock`, and the values along its path; the node in whose middle it ends is split.
         """
         values: list[bytearray] = []
         last: Node | None = None
         page_bytes = self.page_bytes
+        start = 0
         for namespace, packed, size in parts:
             node = self._root_below(last, namespace)
             if node is None:
                 break
-            stop = min(size, limit)
+            stop = min(size, limit - start)
             offset = 0
             while offset < stop:
                 child = node.children.get(packed[offset : offset + page_bytes])
@@ -81,14 +75,14 @@ class RadixTree:
                 node = last = child
                 node.hit_count += 1
                 values.append(node.value)
-                offset += len(node.key)
+                offset = node.depth - start
             if offset < size:
                 break
-            limit -= offset
+            start += size
         if last is not None:
             self.lock(last)
             _touch(last, now, priority)
-        return Match(last, values)
+        return last, values
 
     def match_length(self, parts: Sequence[Part], limit: int) -> int:
         """Return how many bytes `match` would find, and change nothing."""
@@ -108,7 +102,7 @@ class RadixTree:
                 shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
                 offset += shared
                 if shared < len(child.key):
-                    break
+                    return found + offset  # nothing hangs below the middle of a node, no other namespace either
                 node = last = child
             found += offset
             if offset < size:
@@ -144,7 +138,8 @@ class RadixTree:
         if node is not None:
             if node is not held:
                 self.lock(node)
-                self.unlock(held)
+                if held is not None:
+                    self.unlock(held)
             _touch(node, now, priority)
         return Insertion(node, position, duplicates)
 
@@ -170,6 +165,7 @@ class RadixTree:
             self.victims.discard(node)
             node.key += key
             node.value += value
+            node.depth += len(key)
             node.stored_time = now
             if node.lock_ref:
                 self.locked_bytes += len(key)
@@ -248,39 +244,48 @@ class RadixTree:
 
     # Protecting
 
-    def lock(self, node: Node | None) -> None:
+    def lock(self, node: Node) -> None:
         """Let a lease end in `node`: protect it and the path above it."""
-        while node is not None:
-            node.lock_ref += 1
-            if node.lock_ref > 1:
-                return
-            self.locked_bytes += len(node.value)
-            self.victims.discard(node)
-            node = node.parent
-
-    def unlock(self, node: Node | None) -> Sequence[bytearray]:
-        """Undo one `lock`. Returns the values of dropped nodes that only this lock kept."""
-        held = node
-        freed: list[bytearray] | None = None
-        while node is not None:
-            node.lock_ref -= 1
-            if node.lock_ref:
+        self.victims.discard(node)
+        above: Node | None = node
+        while above is not None:
+            count = above.lock_ref
+            above.lock_ref = count + 1
+            if count:
+                self.locked_bytes -= above.depth  # locked already, with all that is above
                 break
-            self.locked_bytes -= len(node.value)
-            if node.space is None:
-                freed = freed or []
-                freed.append(node.value)
-                self.cached_bytes -= len(node.value)
-                orphan, node = node, node.parent
-                orphan.parent = None
-                held = node
-                continue
-            if not node.children:
-                self.victims.add(node)
-            node = node.parent
-        if held is not None:
-            self._merge_with_only_child(held)
-        return freed or _NOTHING_FREED
+            above = above.parent
+        self.locked_bytes += node.depth
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock`, unless something of the path was dropped meanwhile."""
+        above: Node | None = node
+        while above is not None:
+            count = above.lock_ref = above.lock_ref - 1
+            if count:
+                self.locked_bytes += above.depth
+                break
+            above = above.parent
+        self.locked_bytes -= node.depth
+        if not node.lock_ref and not node.children:
+            self.victims.add(node)
+        self._merge_with_only_child(node)
+
+    def unlock_dropped(self, node: Node) -> list[bytearray]:
+        """Undo one `lock` of a path whose lower part may be dropped. Returns the values that nobody holds any more."""
+        freed: list[bytearray] = []
+        above: Node | None = node
+        while above is not None and above.space is None:
+            above.lock_ref -= 1
+            if above.lock_ref:
+                return freed
+            freed.append(above.value)
+            self.locked_bytes -= len(above.value)
+            self.cached_bytes -= len(above.value)
+            above.parent, above = None, above.parent
+        if above is not None:
+            self.unlock(above)
+        return freed
 
     # Shrinking
 
@@ -296,6 +301,7 @@ class RadixTree:
             if surplus > 0:
                 freed.append(leaf.value[surplus:])
                 del leaf.key[surplus:], leaf.value[surplus:]
+                leaf.depth -= size
                 self.cached_bytes -= size
                 break
             freed.append(leaf.value)
