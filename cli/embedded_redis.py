@@ -187,7 +187,7 @@ def _free_port() -> int:
 def _answers(port: int, password: str) -> bool:
     """Whether a server with our password answers: another one that took the port would not know it."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5) as connection:
             connection.sendall(b"AUTH " + password.encode() + b"\r\nPING\r\n")
             answer = b""
             while answer.count(b"\r\n") < 2:

@@ -63,7 +63,7 @@ def _unknown_keys(shape: type, tree: Mapping[str, Any], path: tuple[str, ...]) -
 
 
 def _suggestion(key: str, names: Sequence[str], path: tuple[str, ...]) -> str:
-    if near := difflib.get_close_matches(key, names, n=1, cutoff=0.5):
+    if near := difflib.get_close_matches(key, names, n=1, cutoff=0.6):
         return f"; did you mean {'.'.join((*path, near[0]))}?"
     section = ".".join(path)
     return f"; {section or 'the top level'} has {', '.join(names)}"

@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from cli.embedded_redis import EmbeddedRedis, EmbeddedRedisConfig, EmbeddedRedisError
 from tests.processes import is_gone, wait_until
@@ -24,9 +26,10 @@ def test_a_started_server_takes_commands_and_is_gone_after_stop() -> None:
 
 
 def test_the_server_wants_the_password() -> None:
-    with EmbeddedRedis.start() as server, redis.Redis(port=server.port) as stranger:
-        with pytest.raises(redis.AuthenticationError):
-            stranger.ping()
+    with EmbeddedRedis.start() as server:
+        with redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as stranger:
+            with pytest.raises(redis.AuthenticationError):
+                stranger.ping()
 
 
 def test_the_server_listens_on_the_loopback_address_only() -> None:

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.unit.cli.conftest import ADMIN_TOKEN, Command
+
+NewTenant = Callable[[], str]
+
+
+def test_a_tenant_that_was_created_is_shown_and_listed(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    created = command.json("tenant", "create", name, "--name", "Köche & Söhne")
+    assert (created["tenant_id"], created["display_name"]) == (name, "Köche & Söhne")
+    assert created["create_time"].endswith("+00:00")
+    assert command.json("tenant", "get", name) == created
+    assert created in command.json("tenant", "list")
+
+
+def test_a_key_is_printed_once_and_listed_without_its_secret(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    created = command.json("key", "create", name, "--name", "laptop")
+    secret = created.pop("secret")
+    assert secret
+    assert command.json("key", "list", name) == [created]
+    assert secret not in command.run("key", "list", name).output
+
+
+def test_a_revoked_key_says_since_when(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    key_id = command.json("key", "create", name)["key_id"]
+    assert command.json("key", "revoke", key_id)["revoke_time"] is not None
+    (listed,) = command.json("key", "list", name)
+    assert listed["revoke_time"] is not None
+
+
+def test_people_get_one_line_per_field(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    output = command.run("tenant", "create", name).output
+    assert f"tenant id:      {name}\n" in output
+
+
+def test_a_pipe_gets_tab_separated_lines(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    lines = command.run("tenant", "list").output.splitlines()
+    assert any(line.split("\t")[0] == name for line in lines)
+
+
+def test_a_tenant_without_keys_has_none(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    assert command.run("key", "list", name).output == "none\n"
+    assert command.json("key", "list", name) == []
+
+
+def test_a_second_tenant_of_the_same_name_is_refused(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    result = command.run("tenant", "create", name)
+    assert result.exit_code == 1
+    assert "ALREADY_EXISTS" in result.output
+
+
+def test_a_bad_tenant_name_is_told_with_field_and_limit(command: Command) -> None:
+    result = command.run("tenant", "create", "No Spaces Please")
+    assert result.exit_code == 1
+    assert "INVALID_ARGUMENT" in result.output
+    assert "\n  tenant_id: " in result.output
+
+
+def test_a_wrong_admin_token_is_refused(command: Command) -> None:
+    result = command.run("tenant", "list", env={"RADIXGATE_ADMIN_TOKEN": "not-the-right-token"})
+    assert result.exit_code == 1
+    assert "UNAUTHENTICATED" in result.output
+
+
+def test_the_admin_token_may_come_from_a_file(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{ADMIN_TOKEN}\n", encoding="utf-8")
+    nowhere = {"RADIXGATE_ADMIN_TOKEN": ""}
+    assert command.run("tenant", "list", "--admin-token-file", str(file), env=nowhere).exit_code == 0
+
+
+def test_the_admin_token_may_come_from_the_configuration(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "radixgate.toml"
+    file.write_text(f'[gateway]\nadmin_token = "{ADMIN_TOKEN}"\n', encoding="utf-8")
+    nowhere = {"RADIXGATE_ADMIN_TOKEN": ""}
+    assert command.run("tenant", "list", "--config", str(file), env=nowhere).exit_code == 0
+
+
+def test_the_admin_token_that_serve_left_is_found(command: Command) -> None:
+    left = command.home / "radixgate" / "admin-token"
+    left.parent.mkdir()
+    left.write_text(f"{ADMIN_TOKEN}\n", encoding="utf-8")
+    assert command.run("tenant", "list", env={"RADIXGATE_ADMIN_TOKEN": ""}).exit_code == 0
+
+
+def test_a_token_file_that_is_not_there_is_named(command: Command, tmp_path: Path) -> None:
+    result = command.run("tenant", "list", "--admin-token-file", str(tmp_path / "missing"))
+    assert result.exit_code == 2
+    assert "missing cannot be read: No such file" in result.output

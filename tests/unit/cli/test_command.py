@@ -1,0 +1,77 @@
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from cli.main import main
+
+COMMANDS = ("serve", "gateway", "worker", "tenant", "key", "chat")
+
+
+def run(*arguments: str, **environ: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, arguments, env=environ)
+    return result.exit_code, result.output
+
+
+def test_help_names_every_command() -> None:
+    status, output = run("--help")
+    assert status == 0
+    assert all(f"\n  {name} " in output for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    status, output = run(name, "--help")
+    assert status == 0
+    assert output.startswith(f"Usage: main {name}")
+
+
+def test_an_unknown_command_is_told() -> None:
+    status, output = run("sevre")
+    assert status == 2
+    assert "No such command 'sevre'" in output
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version") == (0, "radixgate 0.1.0\n")
+
+
+@pytest.mark.parametrize("name", ["serve", "gateway", "worker"])
+def test_check_prints_the_effective_configuration_and_ends(name: str) -> None:
+    status, output = run(name, "--check", "--set", "worker.cache.num_slots=64")
+    assert status == 0
+    assert "num_slots = 64" in output
+
+
+@pytest.mark.parametrize("name", ["serve", "gateway", "worker"])
+def test_a_wrong_configuration_ends_with_its_faults(name: str) -> None:
+    status, output = run(name, "--set", "worker.engine.max_runing=8")
+    assert status == 1
+    assert "worker.engine.max_runing: there is no such setting; did you mean worker.engine.max_running?" in output
+
+
+def test_a_gateway_without_redis_says_what_is_missing() -> None:
+    status, output = run("gateway")
+    assert status == 1
+    assert "redis.url: is not set" in output
+
+
+def test_without_an_admin_token_the_three_places_for_it_are_named(tmp_path: object) -> None:
+    status, output = run("tenant", "list", XDG_DATA_HOME=str(tmp_path))
+    assert status == 2
+    for place in ("RADIXGATE_ADMIN_TOKEN", "--config", "--admin-token-file"):
+        assert place in output
+
+
+def test_a_gateway_that_is_not_there_is_told_with_a_hint() -> None:
+    status, output = run("chat", "--target", "127.0.0.1:1", "--key", "k", "hello")
+    assert status == 1
+    assert "UNAVAILABLE" in output
+    assert "`radixgate serve` starts it" in output
+
+
+@pytest.mark.parametrize("name", ["chat", "tenant", "key", "serve", "gateway"])
+def test_only_the_worker_command_loads_torch(name: str) -> None:
+    program = f"import importlib, sys; importlib.import_module('cli.{name}'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

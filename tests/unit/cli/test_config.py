@@ -1,0 +1,166 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.config import Config, config_from, read_tree, with_free_ports, with_redis
+from cli.show_config import as_toml
+from cli.validation import ConfigError
+
+TOKEN = "a-token-of-some-length"
+
+
+def faults_of(*assignments: str, file: Path | None = None) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        config_from(read_tree(file, assignments, {}))
+    return {fault.path: fault.message for fault in caught.value.faults}
+
+
+def test_nothing_set_is_the_defaults() -> None:
+    assert config_from(read_tree(None, [], {})) == Config()
+
+
+def test_a_file_a_variable_and_an_assignment_win_in_this_order(tmp_path: Path) -> None:
+    file = tmp_path / "radixgate.toml"
+    file.write_text(
+        '[redis]\nurl = "redis://file:1"\nport = 7\n[gateway]\nadmin_token = "from-the-file-0123"\n', encoding="utf-8"
+    )
+    environ = {"RADIXGATE_REDIS_URL": "redis://variable:1", "RADIXGATE_ADMIN_TOKEN": TOKEN}
+    config = config_from(read_tree(file, ["redis.url=redis://assigned:1"], environ))
+    assert config.redis.url == "redis://assigned:1"
+    assert config.gateway.admin_token == TOKEN
+    assert config.redis.port == 7
+
+
+def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n", encoding="utf-8")
+    config = config_from(read_tree(None, [], {"RADIXGATE_ADMIN_TOKEN_FILE": str(file)}))
+    assert config.gateway.admin_token == TOKEN
+
+
+def test_a_secret_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"RADIXGATE_ADMIN_TOKEN_FILE: .*missing cannot be read: No such file"):
+        read_tree(None, [], {"RADIXGATE_ADMIN_TOKEN_FILE": str(tmp_path / "missing")})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("worker.engine.max_running=8", 8),
+        ("worker.engine.check=true", True),
+        ("gateway.server.drain_s=2", 2.0),
+        ("worker.model.model=/models/some folder", "/models/some folder"),
+        ('worker.model.model="123"', "123"),
+        ('gateway.workers=["a:1", "b:2"]', ("a:1", "b:2")),
+        ("gateway.listen=[::1]:0", "[::1]:0"),
+    ],
+)
+def test_assignments_are_typed_as_in_toml_and_plain_words_are_strings(assignment: str, value: object) -> None:
+    config: object = config_from(read_tree(None, [assignment], {}))
+    for name in assignment.partition("=")[0].split("."):
+        config = getattr(config, name)
+    assert config == value
+    assert type(config) is type(value)
+
+
+@pytest.mark.parametrize("assignment", ["worker.engine.max_running", "=3", "worker..x=3"])
+def test_an_assignment_that_is_none_is_named(assignment: str) -> None:
+    with pytest.raises(ConfigError, match=r"does not read a\.b=value"):
+        read_tree(None, [assignment], {})
+
+
+def test_an_unknown_setting_is_named_with_its_path_and_the_nearest_one() -> None:
+    assert faults_of("worker.engine.max_runing=8") == {
+        "worker.engine.max_runing": "there is no such setting; did you mean worker.engine.max_running?"
+    }
+
+
+def test_an_unknown_section_lists_what_there_is() -> None:
+    message = faults_of("zzz.a=1")["zzz"]
+    assert message == "there is no such setting; the top level has gateway, worker, redis, log"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("worker.engine.max_running=0", "0 is not allowed: must be greater than or equal to 1"),
+        ("worker.engine.max_running=true", "true is not allowed: must be a valid integer"),
+        ('worker.engine.max_running="8"', '"8" is not allowed: must be a valid integer'),
+        ("worker.cache.policy=lru2", "\"lru2\" is not allowed: must be 'lru', 'lfu', 'fifo' or 'priority'"),
+        ("gateway.listen=nowhere", '"nowhere" is not allowed: must read HOST:PORT, with a port from 0 to 65535'),
+        ("gateway.extra_key_secret=short", '"***" is not allowed: must be 16 to 64 bytes long'),
+        ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),
+        ("redis.port=65536", "65536 is not allowed: must be less than or equal to 65535"),
+    ],
+)
+def test_a_wrong_value_is_named_with_path_value_and_limit(assignment: str, message: str) -> None:
+    assert faults_of(assignment) == {assignment.partition("=")[0]: message}
+
+
+def test_a_secret_is_not_repeated_in_an_error() -> None:
+    message = faults_of("gateway.admin_token=hunter2")["gateway.admin_token"]
+    assert "hunter2" not in message
+
+
+def test_all_faults_are_told_at_once() -> None:
+    assert set(faults_of("worker.engine.max_running=0", "gateway.bogus=1", "redis.port=-1")) == {
+        "worker.engine.max_running",
+        "gateway.bogus",
+        "redis.port",
+    }
+
+
+def test_two_settings_that_do_not_go_together_are_both_named() -> None:
+    message = faults_of("worker.engine.max_running=1000")["worker.engine"]
+    assert message == "max_step_tokens (512) must be at least max_running (1000)"
+
+
+def test_a_value_where_a_section_is_needed_is_named() -> None:
+    assert faults_of("worker=3", "worker.engine.max_running=8") == {
+        "worker.engine.max_running": "worker is a value and has no settings inside"
+    }
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
+        read_tree(tmp_path / "missing.toml", [], {})
+
+
+def test_a_file_that_is_not_toml_is_named_with_the_place(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[worker\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bad\.toml: is not valid TOML: .*line 1"):
+        read_tree(file, [], {})
+
+
+def test_redis_may_be_named_once_for_everybody() -> None:
+    assert config_from({"redis": {"url": "redis://h:1"}}).gateway.redis.url == "redis://h:1"
+    assert config_from({"gateway": {"redis": {"url": "redis://h:1"}}}).redis.url == "redis://h:1"
+
+
+def test_two_different_redis_urls_are_refused() -> None:
+    assert faults_of("redis.url=redis://a:1", "gateway.redis.url=redis://b:1") == {
+        "redis.url": "differs from gateway.redis.url; set one of them"
+    }
+
+
+def test_free_ports_spare_the_addresses_that_are_set() -> None:
+    tree = read_tree(None, ["gateway.listen=127.0.0.1:7000"], {})
+    with_free_ports(tree)
+    config = config_from(tree)
+    assert config.gateway.listen == "127.0.0.1:7000"
+    assert config.worker.listen == config.worker.metrics_listen == config.gateway.metrics == "127.0.0.1:0"
+
+
+def test_a_shown_configuration_reads_back_as_itself() -> None:
+    config = config_from(read_tree(None, ['worker.model.model=a "quoted" näme', "worker.cache.num_slots=64"], {}))
+    assert config_from(tomllib.loads(as_toml(config))) == config
+
+
+def test_secrets_do_not_show() -> None:
+    config = with_redis(config_from({"gateway": {"admin_token": TOKEN, "extra_key_secret": TOKEN}}), "redis://:pw@h:1")
+    shown = as_toml(config)
+    assert TOKEN not in shown
+    assert "pw@" not in shown
+    assert 'admin_token = "***"' in shown
