@@ -4,11 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-import structlog
-
+from worker.engine.faults import report
 from worker.engine.ports import Load, SequenceOutput
-
-_log = structlog.get_logger(__name__)
 
 Deliver = Callable[[Sequence[SequenceOutput], Load], None]
 
@@ -41,5 +38,5 @@ class Delivery:
         while (item := self._queue.get()) is not None:
             try:
                 self._deliver(*item)
-            except Exception:  # noqa: BLE001 - the outermost loop of this thread; a consumer's fault ends nobody else
-                _log.exception("delivery failed", outputs=len(item[0]))
+            except Exception as error:  # noqa: BLE001 - outermost loop: the next outputs still count
+                report("delivery failed", error, outputs=len(item[0]))

@@ -6,13 +6,12 @@ sampled is taken in. Driven by one owner, which passes the time in; `EngineThrea
 
 from collections.abc import Callable
 
-import structlog
-
 from hicache.cache import PrefixCache
 from worker.batch import Executor, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
 from worker.engine import waiting
 from worker.engine.deadlines import Deadlines
+from worker.engine.faults import report
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
 from worker.engine.outbox import Outbox
@@ -21,8 +20,6 @@ from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
 from worker.engine.step import Step, batch_of
 from worker.errors import Failure, FailureCode
-
-_log = structlog.get_logger(__name__)
 
 
 class DuplicateSequenceError(ValueError):
@@ -115,8 +112,8 @@ class Engine:
         for sequence in list(self._sequences.values()):
             try:
                 self._end(sequence, failure, now)
-            except Exception:  # noqa: BLE001 - every one of them is owed its end
-                _log.exception("sequence ended badly", request_id=sequence.request.request_id)
+            except Exception as error:  # noqa: BLE001 - every one of them is owed its end
+                report("sequence ended badly", error, request_id=sequence.request.request_id)
 
     def step(self, now: float) -> list[SequenceOutput]:
         """Make one step and return the news of all sequences that have some."""
@@ -178,8 +175,8 @@ class Engine:
             sampled = self._executor.run(batch_of(step.chunks))
             if len(sampled) != len(step.sampling):
                 raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {len(step.sampling)} were asked for")
-        except Exception:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
-            _log.exception("forward pass failed", sequences=len(step.chunks), tokens=step.num_tokens)
+        except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
+            report("forward pass failed", error, sequences=len(step.chunks), tokens=step.num_tokens)
             sampled = None
         end = now if self._clock is None else self._clock()
         self._observer.stepped(step.num_tokens, len(step.chunks), end - now)
@@ -203,8 +200,8 @@ class Engine:
         self._outbox.sampled(request.sequence_id, token)
         try:
             text, finish = self._text_and_finish(sequence, token.token_id)
-        except Exception:  # noqa: BLE001 - text that fails is one sequence's trouble
-            _log.exception("detokenisation failed", request_id=request.request_id)
+        except Exception as error:  # noqa: BLE001 - text that fails is one sequence's trouble
+            report("detokenisation failed", error, request_id=request.request_id)
             text, finish = "", Failure(FailureCode.INTERNAL, "the tokens could not be turned into text")
         self._outbox.text(request.sequence_id, text)
         if finish is not None:

@@ -10,6 +10,7 @@ import structlog
 
 from worker.engine.delivery import Deliver, Delivery
 from worker.engine.engine import DuplicateSequenceError, Engine
+from worker.engine.faults import report
 from worker.engine.ports import Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 
@@ -161,11 +162,11 @@ class EngineThread:
                 case _Drain(deadline):
                     self._engine.close()
                     self._drain_until = deadline
-        except DuplicateSequenceError:
-            # An answer would be taken for the end of the sequence that is alive.
-            _log.error("sequence id used twice", command=type(command).__name__)
-        except Exception:  # noqa: BLE001 - outermost loop: one command's fault must not end the thread
-            _log.exception("command failed", command=type(command).__name__)
+        except DuplicateSequenceError as error:
+            # No answer: it would be taken for the end of the sequence that is alive.
+            report("sequence id used twice", error)
+        except Exception as error:  # noqa: BLE001 - outermost loop: one command's fault must not end the thread
+            report("command failed", error, command=type(command).__name__)
             if isinstance(command, _Submit):
                 failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
                 self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
@@ -174,8 +175,8 @@ class EngineThread:
         """Make one step and deliver it; return whether anything came of it."""
         try:
             outputs = self._engine.step(now)
-        except Exception:  # noqa: BLE001 - outermost loop: whoever is here now fails, the engine goes on
-            _log.exception("step failed")
+        except Exception as error:  # noqa: BLE001 - outermost loop: whoever is here now fails, the engine goes on
+            report("step failed", error)
             self._engine.abort(Failure(FailureCode.INTERNAL, "the engine failed"), now)
             outputs = self._engine.take_outputs()
         load = self._engine.load()

@@ -149,6 +149,7 @@ class Rig:
             clock=clock or (lambda: self.now),
         )
         self.outputs: dict[SequenceId, list[SequenceOutput]] = {}
+        self.token_times: dict[SequenceId, list[float]] = {}  # when each token came
 
     def submit(self, *requests: Request) -> None:
         for request in requests:
@@ -159,6 +160,7 @@ class Rig:
         outputs = self.engine.step(self.now)
         for output in outputs:
             self.outputs.setdefault(output.sequence_id, []).append(output)
+            self.token_times.setdefault(output.sequence_id, []).extend([self.now] * len(output.token_ids))
         if check:
             self.engine.check()
         return outputs
@@ -173,6 +175,11 @@ class Rig:
 
     def tokens(self, number: int) -> list[int]:
         return [token for output in self._of(number) for token in output.token_ids]
+
+    def is_undisturbed(self, number: int) -> bool:
+        """Whether a sequence got a token in every step from its first one on."""
+        times = self.token_times[0, number]
+        return times == [times[0] + index for index in range(len(times))]
 
     def text(self, number: int) -> str:
         return "".join(output.text for output in self._of(number))

@@ -1,6 +1,11 @@
 """Sequences that don't finish: cancelled, out of time, too many, or caught in a forward pass that failed."""
 
+from collections.abc import MutableMapping
+from typing import Any
+
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from tests.unit.worker.engine.harness import Rig, answer, make_request, prompt
 from worker.config import EngineConfig
@@ -185,3 +190,34 @@ def test_the_load_is_true_after_each_step() -> None:
     load = rig.observer.loads[-1]
     assert (load.running, load.waiting, load.num_slots) == (2, 1, 100)
     assert load == rig.engine.load()
+
+
+def test_a_failed_pass_is_logged_with_its_traceback_and_without_what_the_frames_hold() -> None:
+    rig = Rig()
+    rig.submit(make_request(0, [871, 872, 873]))
+    rig.executor.break_in = {1}
+    with capture_logs() as logs:
+        rig.step()
+    [entry] = logs
+    assert entry["event"] == "forward pass failed"
+    assert "broken on purpose" in entry["traceback"]
+    # Some renderers print the variables of a traceback, and those hold prompts.
+    assert "exc_info" not in entry
+    assert "871" not in str(entry)
+
+
+def test_a_log_that_cannot_be_written_fails_nobody_else() -> None:
+    def closed(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+        raise BrokenPipeError
+
+    rig = Rig(config=EngineConfig(max_running=1))
+    rig.submit(make_request(0), make_request(1, [4, 5]))
+    rig.executor.break_in = {1}
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[closed])
+    try:
+        rig.run()
+    finally:
+        structlog.configure(processors=before)
+    assert rig.failure(0).code is FailureCode.INTERNAL
+    assert rig.tokens(1) == answer([4, 5], 4)

@@ -39,15 +39,18 @@ def test_a_paused_sequence_counts_once() -> None:
 
 
 def test_the_newest_is_paused_first_and_the_oldest_never() -> None:
+    rig = tight_rig(2, num_slots=100)
+    rig.run()
+    assert rig.is_undisturbed(0)
+    assert not rig.is_undisturbed(1)
+
+
+def test_of_many_the_oldest_ends_first() -> None:
     rig = tight_rig(6)
     rig.run()
-    ends = [output.sequence_id for outputs in rig.outputs.values() for output in outputs if output.finish]
-    assert ends[0] == (0, 0)
-    first_gaps = [index for index, batch in enumerate(rig.executor.batches) if batch.num_sequences < 6]
-    assert first_gaps, "nobody was ever paused"
-    oldest = [output for output in rig.outputs[0, 0] if output.token_ids]
-    assert len(oldest) == 60
-    assert rig.observer.gaps[:59].count(1.0) == 59
+    assert rig.is_undisturbed(0)
+    ends = [rig.token_times[0, number][-1] for number in range(6)]
+    assert ends == sorted(ends)
 
 
 def test_low_priority_is_paused_before_high_however_new_that_is() -> None:
@@ -56,8 +59,8 @@ def test_low_priority_is_paused_before_high_however_new_that_is() -> None:
     rig.submit(make_request(1, prompt(20, 1), max_new_tokens=60, priority=1))
     rig.run()
     assert rig.observer.num_pauses > 0
-    # Two chunks of its prompt, the second one with the first token, and from then on a token in every step.
-    assert len(rig.outputs[0, 1]) == 2 + 59
+    assert rig.is_undisturbed(1)
+    assert not rig.is_undisturbed(0)
     assert rig.tokens(0) == answer(prompt(20), 60)
 
 
@@ -67,6 +70,18 @@ def test_a_resumed_sequence_computes_again_only_what_was_evicted() -> None:
     assert rig.observer.num_pauses > 0
     undisturbed = 3 * (20 + 59)
     assert sum(batch.num_tokens for batch in rig.executor.batches) <= undisturbed + rig.observer.num_evicted
+
+
+@pytest.mark.parametrize("num_slots", [87, 88])
+def test_a_prefill_takes_slots_back_from_a_newer_sequence_of_the_same_step(num_slots: int) -> None:
+    config = EngineConfig(max_running=8, max_chunk_tokens=1, max_step_tokens=64, headroom_tokens=1)
+    rig = Rig(num_slots=num_slots, config=config)
+    rig.submit(make_request(0, prompt(80), max_new_tokens=2), make_request(1, [1], max_new_tokens=70))
+    rig.run()
+    assert rig.observer.num_pauses > 0
+    # A token of its prompt in every step: the other one decodes before it, but not at its cost.
+    assert rig.token_times[0, 0] == [80.0, 81.0]
+    assert rig.tokens(1) == answer([1], 70)
 
 
 @pytest.mark.parametrize("headroom", [1, 4, 16])
@@ -85,6 +100,21 @@ def test_prompts_are_never_over_committed() -> None:
     rig.submit(*(make_request(number, prompt(45, number), max_new_tokens=2) for number in range(6)))
     rig.run()
     assert rig.observer.num_pauses == 0
+
+
+def test_cached_tokens_that_a_request_uses_are_no_room_for_its_others() -> None:
+    rig = Rig(num_slots=120)
+    rig.submit(make_request(0, prompt(61), max_new_tokens=1))
+    rig.run()
+    rig.submit(make_request(1, prompt(20, 1), max_new_tokens=40))
+    rig.step()
+    # 61 tokens are cached and could be evicted, but not for the one who needs 50 more behind them.
+    rig.submit(make_request(2, [*prompt(61), *prompt(50, 2)]))
+    rig.step()
+    assert rig.engine.load().waiting == 1
+    rig.run()
+    assert rig.observer.num_pauses == 0
+    assert rig.admission(2).hit.device == 61
 
 
 def test_the_largest_sequence_that_can_fit_does() -> None:
