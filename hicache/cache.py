@@ -101,8 +101,7 @@ class PrefixCache:
         for lease in self._leases:
             lease._expel(namespace)
         free_before = self._slots.num_free
-        for value in self._tree.drop(namespace):
-            self._free_packed(value)
+        self._free_packed(self._tree.drop(namespace))
         return self._slots.num_free - free_before
 
     def stats(self) -> CacheStats:
@@ -139,8 +138,7 @@ class PrefixCache:
         if missing > 0:
             if missing > self.num_evictable_slots:
                 return None
-            for value in self._tree.evict(missing * TOKEN_BYTES):
-                self._free_packed(value)
+            self._free_packed(self._tree.evict(missing * TOKEN_BYTES))
             self._evicted_tokens += missing
         return self._slots.allocate(wanted, after)
 
@@ -148,11 +146,10 @@ class PrefixCache:
         if not expelled:
             self._tree.unlock(node)
             return
-        for value in self._tree.unlock_dropped(node):
-            self._free_packed(value)
+        self._free_packed(self._tree.unlock_dropped(node))
 
-    def _free_packed(self, value: bytearray) -> None:
-        self._slots.free(np.frombuffer(value, dtype=np.int32))
+    def _free_packed(self, values: list[bytearray]) -> None:
+        self._slots.free(np.frombuffer(b"".join(values), dtype=np.int32))
 
 
 class Lease:
