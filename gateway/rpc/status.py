@@ -30,10 +30,10 @@ _CODES: dict[type[GatewayError], StatusCode] = {
     CancelledRequestError: StatusCode.CANCELLED,
 }
 
-# gRPC sends both message and details as headers, which peers commonly limit to 8 kB in all.
-_MAX_MESSAGE_CHARS = 512
-_MAX_VIOLATIONS = 24
-_MAX_TEXT_CHARS = 160
+# gRPC sends message and details as headers, percent- and base64-encoded, and peers may drop what is over 8 kB in all.
+_MAX_MESSAGE_BYTES = 512
+_MAX_TEXT_BYTES = 256
+_MAX_VIOLATIONS_BYTES = 3072
 
 
 def code_of(error: GatewayError) -> StatusCode:
@@ -52,25 +52,21 @@ def status_of(error: GatewayError) -> status_pb2.Status:
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return status_pb2.Status(
         code=code_of(error).value[0],
-        message=_shortened(error.message, _MAX_MESSAGE_CHARS),
+        message=_shortened(error.message, _MAX_MESSAGE_BYTES),
         details=[_packed(detail) for detail in details],
     )
 
 
 def _bad_request(error: InvalidRequestError) -> error_details_pb2.BadRequest:
-    shown = error.violations[:_MAX_VIOLATIONS]
-    bad_request = error_details_pb2.BadRequest(
-        field_violations=[
-            error_details_pb2.BadRequest.FieldViolation(
-                field=_shortened(violation.field, _MAX_TEXT_CHARS),
-                description=_shortened(violation.description, _MAX_TEXT_CHARS),
-            )
-            for violation in shown
-        ]
-    )
-    hidden = len(error.violations) - len(shown)
-    if hidden:
-        bad_request.field_violations.add(field="", description=f"and {hidden} more")
+    bad_request = error_details_pb2.BadRequest()
+    for shown, violation in enumerate(error.violations):
+        if bad_request.ByteSize() > _MAX_VIOLATIONS_BYTES:
+            bad_request.field_violations.add(description=f"and {len(error.violations) - shown} more violations")
+            break
+        bad_request.field_violations.add(
+            field=_shortened(violation.field, _MAX_TEXT_BYTES),
+            description=_shortened(violation.description, _MAX_TEXT_BYTES),
+        )
     return bad_request
 
 
@@ -80,5 +76,6 @@ def _packed(detail: message.Message) -> any_pb2.Any:
     return packed
 
 
-def _shortened(text: str, max_chars: int) -> str:
-    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+def _shortened(text: str, max_bytes: int) -> str:
+    encoded = text.encode()
+    return text if len(encoded) <= max_bytes else encoded[: max_bytes - 3].decode(errors="ignore") + "…"

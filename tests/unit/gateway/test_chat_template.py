@@ -30,7 +30,10 @@ def test_special_tokens_are_there_by_name() -> None:
 
 
 def test_loop_controls_and_generation_blocks_work() -> None:
-    source = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    source = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
     assert render(source, USER, {"role": "user", "content": "no"}) == "Hi"
 
 

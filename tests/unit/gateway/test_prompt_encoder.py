@@ -23,9 +23,14 @@ def encoder() -> PromptEncoder:
 
 @functools.cache
 def reference() -> Any:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), **SPECIAL_TOKENS)
+    tokenizer = transformers_tokenizer(tiny_tokenizer(), **SPECIAL_TOKENS)
     tokenizer.chat_template = CHATML
     return tokenizer
+
+
+def transformers_tokenizer(tokenizer: Tokenizer, **special_tokens: str) -> Any:
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=tokenizer, **special_tokens)
 
 
 def reference_chat(messages: list[tuple[str, str]]) -> list[int]:
@@ -126,7 +131,7 @@ def test_text_is_encoded_as_the_tokenizer_does_it_special_tokens_included() -> N
     )
     with_bos = PromptEncoder(tokenizer.to_str().encode(), CHATML, SPECIAL_TOKENS)
     text = "The quick <|im_end|> fox"
-    assert with_bos.encode_text(text) == PreTrainedTokenizerFast(tokenizer_object=tokenizer)(text)["input_ids"]
+    assert with_bos.encode_text(text) == transformers_tokenizer(tokenizer)(text)["input_ids"]
     assert with_bos.encode_text(text)[0] == 1
     # A template that writes its own markers must not get them twice.
     assert with_bos.encode_chat([("user", "Hi")]) == reference_chat([("user", "Hi")])

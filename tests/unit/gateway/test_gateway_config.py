@@ -1,0 +1,44 @@
+"""The configuration's bounds hold when pydantic reads it, as the command line does."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.config import GatewayConfig
+
+ADAPTER = TypeAdapter(GatewayConfig)
+
+
+def test_defaults_are_valid() -> None:
+    assert ADAPTER.validate_python(asdict(GatewayConfig())) == GatewayConfig()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"listen": "nowhere"},
+        {"listen": ":80"},
+        {"listen": "host:port"},
+        {"listen": "host:70000"},
+        {"workers": ["host"]},
+        {"admin_token": "short"},
+        {"extra_key_secret": "short"},
+        {"extra_key_secret": "ü" * 40},
+        {"limits": {"max_message_bytes": 1}},
+        {"limits": {"max_unread_bytes": 0}},
+        {"server": {"default_deadline_s": 0}},
+        {"server": {"drain_s": -1}},
+        {"worker_link": {"backoff_initial_s": 0}},
+        {"redis": {"timeout_s": 0}},
+    ],
+)
+def test_values_out_of_bounds_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(bad)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::]:50051", "gateway.example:443"])
+def test_addresses_have_a_host_and_a_port(listen: str) -> None:
+    assert ADAPTER.validate_python({"listen": listen}).listen == listen

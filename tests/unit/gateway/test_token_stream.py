@@ -1,0 +1,206 @@
+"""Between worker and client: merging, order, bounds, and the one end that every stream has."""
+
+import asyncio
+
+import pytest
+
+from gateway.dispatch.stream import TokenStream
+from gateway.errors import (
+    CancelledRequestError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
+from radixgate.v1 import inference_pb2, worker_pb2
+
+STOP = inference_pb2.FINISH_REASON_STOP
+
+
+class Worker:
+    """What the stream tells its worker's side."""
+
+    def __init__(self) -> None:
+        self.told: list[bool] = []
+
+    def stream(self, *, coalesce_s: float = 0.0, max_unread_bytes: int = 1 << 20) -> TokenStream:
+        return TokenStream(self.told.append, coalesce_s=coalesce_s, max_unread_bytes=max_unread_bytes)
+
+
+def tokens(
+    *token_ids: int, text: str = "", end: "inference_pb2.FinishReason.ValueType | None" = None
+) -> worker_pb2.SequenceOutput:
+    return worker_pb2.SequenceOutput(token_ids=token_ids, text=text, finish_reason=end)
+
+
+def error(
+    code: "worker_pb2.SequenceErrorCode.ValueType", message: str = "no", field: str = ""
+) -> worker_pb2.SequenceOutput:
+    return worker_pb2.SequenceOutput(error=worker_pb2.SequenceError(code=code, message=message, field=field))
+
+
+async def test_what_comes_while_nobody_reads_is_one_message() -> None:
+    stream = Worker().stream()
+    for i in range(5):
+        stream.feed(tokens(i, text=f"{i} "))
+    chunk = await stream.take()
+    assert (list(chunk.message.token_ids), chunk.message.text) == ([0, 1, 2, 3, 4], "0 1 2 3 4 ")
+
+
+async def test_log_probabilities_stay_beside_their_tokens() -> None:
+    stream = Worker().stream()
+    for i in range(2):
+        output = tokens(i)
+        output.logprobs.add(logprob=-i - 1.0)
+        stream.feed(output)
+    assert [entry.logprob for entry in (await stream.take()).message.logprobs] == [-1.0, -2.0]
+
+
+async def test_admission_comes_with_the_first_chunk_only() -> None:
+    stream = Worker().stream()
+    stream.feed(worker_pb2.SequenceOutput(token_ids=[1], admission=worker_pb2.Admission(prompt_tokens=7)))
+    first = await stream.take()
+    assert first.admission is not None
+    assert first.admission.prompt_tokens == 7
+    stream.feed(tokens(2))
+    assert (await stream.take()).admission is None
+
+
+async def test_the_first_tokens_do_not_wait_and_the_next_ones_share_a_message() -> None:
+    stream = Worker().stream(coalesce_s=0.05)
+    loop = asyncio.get_running_loop()
+    stream.feed(tokens(1))
+    started = loop.time()
+    await stream.take()
+    assert loop.time() - started < 0.04
+    stream.feed(tokens(2))
+    late = loop.call_later(0.01, stream.feed, tokens(3))
+    chunk = await stream.take()
+    assert list(chunk.message.token_ids) == [2, 3]
+    assert loop.time() - started >= 0.05
+    late.cancel()
+
+
+async def test_the_end_waits_for_nothing() -> None:
+    stream = Worker().stream(coalesce_s=30.0)
+    stream.feed(tokens(1))
+    await stream.take()
+    stream.feed(tokens(2))
+    stream.feed(tokens(3, end=STOP))
+    chunk = await asyncio.wait_for(stream.take(), 5)
+    assert list(chunk.message.token_ids) == [2, 3]
+    assert chunk.finished
+
+
+async def test_an_end_is_told_once_and_nothing_follows_it() -> None:
+    worker = Worker()
+    with worker.stream() as stream:
+        stream.feed(tokens(1, end=STOP))
+        stream.feed(tokens(2))
+        stream.fail(InternalError("late"))
+        assert list((await stream.take()).message.token_ids) == [1]
+    assert worker.told == [True]
+
+
+async def test_leaving_before_the_end_stops_the_worker() -> None:
+    worker = Worker()
+    with worker.stream() as stream:
+        stream.feed(tokens(1))
+    stream.close()
+    assert worker.told == [False]
+    with pytest.raises(CancelledRequestError):
+        await stream.take()
+
+
+async def test_tokens_before_a_failure_are_delivered_before_it() -> None:
+    stream = Worker().stream()
+    stream.feed(tokens(1))
+    stream.fail(UnavailableError("gone"))
+    assert list((await stream.take()).message.token_ids) == [1]
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="gone"):
+            await stream.take()
+
+
+async def test_a_waiting_reader_hears_of_a_failure() -> None:
+    stream = Worker().stream()
+    reader = asyncio.create_task(stream.take())
+    await asyncio.sleep(0)
+    stream.fail(UnavailableError("gone"))
+    with pytest.raises(UnavailableError):
+        await asyncio.wait_for(reader, 5)
+
+
+async def test_a_reader_that_never_reads_costs_bounded_memory_and_then_its_stream() -> None:
+    worker = Worker()
+    stream = worker.stream(max_unread_bytes=4096)
+    for _ in range(2000):
+        stream.feed(tokens(*range(10), text="ten tokens"))
+    assert worker.told == [False]
+    with pytest.raises(OverloadedError, match="4096 bytes") as refusal:
+        await stream.take()
+    assert refusal.value.reason == "CLIENT_READS_TOO_SLOWLY"
+
+
+async def test_a_reader_that_keeps_up_may_read_any_amount() -> None:
+    stream = Worker().stream(max_unread_bytes=4096)
+    for _ in range(200):
+        stream.feed(tokens(*range(100)))
+        assert (await stream.take()).num_tokens == 100
+
+
+async def test_chunks_are_copies_that_do_not_keep_the_workers_message() -> None:
+    output = tokens(1, text="a")
+    output.logprobs.add(logprob=-1.0)
+    stream = Worker().stream()
+    stream.feed(output)
+    output.token_ids[0] = 99
+    output.logprobs[0].logprob = -99.0
+    chunk = await stream.take()
+    assert (chunk.message.token_ids[0], chunk.message.logprobs[0].logprob) == (1, -1.0)
+
+
+async def test_an_end_without_a_reason_does_not_leave_the_reader_waiting() -> None:
+    stream = Worker().stream()
+    stream.feed(tokens(1, end=inference_pb2.FINISH_REASON_UNSPECIFIED))
+    assert not (await stream.take()).finished
+    with pytest.raises(InternalError):
+        await asyncio.wait_for(stream.take(), 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND, NotFoundError),
+        (worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED, DeadlineExceededError),
+        (worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED, CancelledRequestError),
+        (worker_pb2.SEQUENCE_ERROR_CODE_OVERLOADED, OverloadedError),
+        (worker_pb2.SEQUENCE_ERROR_CODE_SHUTTING_DOWN, UnavailableError),
+    ],
+)
+async def test_a_workers_verdict_keeps_its_meaning_and_its_words(
+    code: "worker_pb2.SequenceErrorCode.ValueType", kind: type[Exception]
+) -> None:
+    stream = Worker().stream()
+    stream.feed(error(code, "because of the limit of 7"))
+    with pytest.raises(kind, match="because of the limit of 7"):
+        await stream.take()
+
+
+async def test_a_workers_invalid_argument_names_the_field() -> None:
+    stream = Worker().stream()
+    stream.feed(error(worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT, "is too much", "sampling.top_k"))
+    with pytest.raises(InvalidRequestError) as refusal:
+        await stream.take()
+    assert refusal.value.violations[0].field == "sampling.top_k"
+
+
+@pytest.mark.parametrize("code", [worker_pb2.SEQUENCE_ERROR_CODE_INTERNAL, worker_pb2.SEQUENCE_ERROR_CODE_UNSPECIFIED])
+async def test_a_workers_inner_troubles_stay_inside(code: "worker_pb2.SequenceErrorCode.ValueType") -> None:
+    stream = Worker().stream()
+    stream.feed(error(code, "/secret/path exploded"))
+    with pytest.raises(InternalError) as failure:
+        await stream.take()
+    assert "secret" not in failure.value.message
