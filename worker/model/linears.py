@@ -1,0 +1,58 @@
+"""Linear layers with weights packed once for oneDNN: several times faster in float32 on some CPUs.
+
+The operators are torch's own but private. So they are tried first, on a real layer and against the plain product;
+where they are missing or give other results, layers stay as they are.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+class PackedLinear(nn.Module):
+    """Computes what the given layer computes, without keeping that layer's weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
+        self.bias = linear.bias
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+        return out
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace the model's linear layers, if that works here; return how many were replaced."""
+    linears = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and child.weight.dtype in _TOLERANCE and child.weight.device.type == "cpu"
+    ]
+    if not linears or not _works(min((linear for _, _, linear in linears), key=lambda linear: linear.weight.numel())):
+        return 0
+    for parent, name, linear in linears:
+        setattr(parent, name, PackedLinear(linear))
+    return len(linears)
+
+
+def _works(linear: nn.Linear) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        try:
+            packed = PackedLinear(linear)
+            return all(_agree(packed, linear, rows, generator) for rows in (1, 3, 64))
+        except (AttributeError, RuntimeError, NotImplementedError):
+            return False
+
+
+def _agree(packed: PackedLinear, linear: nn.Linear, rows: int, generator: torch.Generator) -> bool:
+    x = torch.randn(1, rows, linear.in_features, generator=generator).to(linear.weight.dtype)
+    expected = functional.linear(x, linear.weight, linear.bias).float()
+    worst = (packed(x).float() - expected).abs().amax()
+    return bool(worst <= _TOLERANCE[linear.weight.dtype] * expected.abs().amax())

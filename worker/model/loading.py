@@ -1,0 +1,175 @@
+"""Loads a model: finds its files, reads its weights, probes and checks it, and says what a worker can do with it."""
+
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from hicache.tiers.device import DevicePool, LayerShape
+from worker.attention.registry import backend_by_name
+from worker.config import CacheConfig, ModelConfig
+from worker.errors import UnsupportedModelError
+from worker.model import families, hardware
+from worker.model.bars import reporting_bars
+from worker.model.executor import ModelExecutor
+from worker.model.forward import IMPLEMENTATION, register
+from worker.model.gguf import converted
+from worker.model.info import ModelInfo
+from worker.model.linears import pack_linears
+from worker.model.memory import default_pool_bytes, slots_in
+from worker.model.probe import ProbedLayer, probe, text_config
+from worker.model.progress import ProgressReporter
+from worker.model.revision import combine, folder_digest
+from worker.model.rotary import pin_rotary
+from worker.model.self_check import num_check_tokens, self_check
+from worker.model.sources import GgufFile, HuggingFaceFolder, cache_folder, find_model
+from worker.model.text import TokenizerTextStreams
+from worker.model.tokenizer_files import read_tokenizer
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_READ_ERRORS = (ValueError, KeyError, ImportError, NotImplementedError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run, its weights in memory and no pool yet."""
+
+    info: ModelInfo
+    text: TokenizerTextStreams
+    folder: HuggingFaceFolder  # where its weights were read from
+    layers: tuple[LayerShape, ...]
+    model: PreTrainedModel
+    probed: tuple[ProbedLayer, ...]
+    attention: str  # name of the backend
+
+    @property
+    def bytes_per_token(self) -> int:
+        values = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
+        return int(values * self.model.dtype.itemsize)
+
+    def num_slots(self, cache: CacheConfig) -> int:
+        """Return how many slots the pool is to have: as configured, or as many as fit its memory.
+
+        Raises ValueError if not even a page fits.
+        """
+        if cache.num_slots is not None:
+            return cache.num_slots
+        pool_bytes = cache.memory_bytes or default_pool_bytes(hardware.available_memory_bytes(self.model.device))
+        return slots_in(pool_bytes, self.bytes_per_token, cache.page_size)
+
+    def executor(self, num_slots: int) -> ModelExecutor:
+        """Allocate a pool of `num_slots` slots and return what computes on it."""
+        device = self.model.device
+        pool = DevicePool(self.layers, num_slots, self.model.dtype, device)
+        return ModelExecutor(self.model, self.probed, pool, backend_by_name(self.attention, device))
+
+
+def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
+    """Load what `config` names, converting a GGUF file first if need be. Nothing is fetched from anywhere.
+
+    Raises ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served here.
+    """
+    torch.set_num_threads(config.threads or hardware.usable_cores())
+    device = _device(config.device)
+    dtype = _dtype(config.dtype, device)
+    source = find_model(config.model)
+    folder = converted(source, cache_folder(), progress) if isinstance(source, GgufFile) else source
+    model = _read(folder, dtype, device, progress)
+    return prepare(model, folder, config.attention, progress)
+
+
+def prepare(
+    model: PreTrainedModel, folder: HuggingFaceFolder, attention: str, progress: ProgressReporter
+) -> LoadedModel:
+    """Probe and check a model whose weights are in memory."""
+    stage = f"Checking {folder.name}"
+    progress.report(stage, 0.0)
+    context_length = _context_length(model)
+    pinned = pin_rotary(model, context_length)
+    tested = model.config.model_type in families.TESTED
+    if tested:
+        pack_linears(model)
+    probed = probe(model)
+    files = read_tokenizer(folder.path)
+    content = folder.digest or folder_digest(folder.path, lambda done: progress.report(stage, done))
+    info = ModelInfo(
+        name=folder.name,
+        context_length=context_length,
+        vocab_size=int(text_config(model).vocab_size),
+        eos_token_ids=_eos_token_ids(model),
+        tokenizer_json=files.tokenizer_json,
+        chat_template=files.chat_template,
+        special_tokens=files.special_tokens,
+        # KV depends on the number format as well, and on the length that rotary embeddings are fixed for.
+        revision=combine([content, str(model.dtype), str(context_length) if pinned else ""]),
+    )
+    loaded = LoadedModel(
+        info=info,
+        text=TokenizerTextStreams(Tokenizer.from_str(files.tokenizer_json.decode())),
+        folder=folder,
+        layers=tuple(LayerShape(p.shape.kv_heads, p.shape.key_dim, p.shape.value_dim) for p in probed),
+        model=model,
+        probed=probed,
+        attention=attention,
+    )
+    if not tested:
+        num_tokens = num_check_tokens([p.shape.window for p in probed if p.shape.window is not None])
+        self_check(model, loaded.executor(2 * num_tokens), num_tokens)
+    progress.report(stage, 1.0)
+    return loaded
+
+
+def _read(
+    folder: HuggingFaceFolder, dtype: torch.dtype, device: torch.device, progress: ProgressReporter
+) -> PreTrainedModel:
+    register()
+    stage = f"Loading {folder.name}"
+    progress.report(stage, 0.0)
+    with reporting_bars(lambda done: progress.report(stage, done)):
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                str(folder.path),
+                dtype=dtype,
+                attn_implementation=IMPLEMENTATION,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        except _READ_ERRORS as error:
+            raise UnsupportedModelError(
+                f"{folder.name}: transformers cannot build it with attention over slots: {error!r}"
+            ) from error
+    progress.report(stage, 1.0)
+    nn.Module.to(model, device)
+    model.requires_grad_(False)
+    return model
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        name = "bf16" if hardware.has_native_bf16(device) else "fp32"
+    return _DTYPES[name]
+
+
+def _context_length(model: PreTrainedModel) -> int:
+    length = getattr(text_config(model), "max_position_embeddings", None)
+    if not length:
+        raise UnsupportedModelError(f"{model.config.model_type}: its configuration states no context length")
+    return int(length)
+
+
+def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    if configured is None:
+        configured = text_config(model).eos_token_id
+    if configured is None:
+        return ()
+    return tuple(configured) if isinstance(configured, list) else (int(configured),)
