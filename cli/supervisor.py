@@ -116,9 +116,9 @@ class Supervisor:
         set_at(self._tree, ("gateway", "admin_token"), token)
         drain_s = self._config.gateway.server.drain_s
         gateway = self._start_child("gateway", [], stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
-        self._listener.progress("connecting gateway and worker", 0.0)
+        self._listener.progress("Connecting gateway and worker", 0.0)
         self._wait_until_serving(gateway["grpc"])
-        self._listener.progress("connecting gateway and worker", 1.0)
+        self._listener.progress("Connecting gateway and worker", 1.0)
         urls = (gateway["metrics"], worker["metrics"])
         return Deployment(gateway["grpc"], tuple(url for url in urls if url), token)
 
@@ -134,15 +134,15 @@ class Supervisor:
         self._exit.close()
 
     def _start_redis(self) -> None:
-        self._listener.progress("starting Redis", 0.0)
+        self._listener.progress("Starting Redis", 0.0)
         config = EmbeddedRedisConfig(data_dir=self._redis_folder, port=self._config.redis.port)
         self._redis = self._exit.enter_context(EmbeddedRedis.start(config))
         set_at(self._tree, ("redis", "url"), self._redis.url)
-        self._listener.progress("starting Redis", 1.0)
+        self._listener.progress("Starting Redis", 1.0)
 
     def _start_child(self, name: str, arguments: list[str], stop_timeout_s: float) -> dict[str, str]:
         """Start a child and return what it says when ready."""
-        stage = f"starting the {name}"
+        stage = f"Starting the {name}"
         self._listener.progress(stage, 0.0)
         child = Child.start(
             name,

@@ -10,6 +10,8 @@ from cli.progress import JsonProgress, reporter_for
 from cli.ready_file import write_ready_file
 from metrics.logs import configure_logs
 from worker.app import WorkerAddresses, run_worker
+from worker.errors import UnsupportedModelError
+from worker.model.sources import ModelSourceError
 
 
 @click.command("worker")
@@ -34,5 +36,9 @@ def command(
         if ready_file is not None:
             write_ready_file(ready_file, {"grpc": addresses.grpc, "metrics": addresses.metrics})
 
-    with reporter:
-        run_worker(config.worker, reporter, announce)
+    try:
+        with reporter:
+            run_worker(config.worker, reporter, announce)
+    except (ModelSourceError, UnsupportedModelError, OSError) as error:
+        # What a person can mend: a model that is not there or not supported, an address in use.
+        raise click.ClickException(str(error)) from error

@@ -1,7 +1,6 @@
 """What is true of the repository as a whole: sizes, paths, versions, commands."""
 
 import ast
-import itertools
 import re
 import subprocess
 import tomllib
