@@ -1,17 +1,16 @@
 """Short ways to say what a test means: namespaces by name, and whole requests on a cache."""
 
-from collections.abc import Sequence
 from hashlib import blake2b
 
 from hicache.cache import Lease, PrefixCache
-from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
+from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, TokenIds
 
 
 def namespace(name: str = "tenant") -> Namespace:
     return Namespace(blake2b(name.encode(), digest_size=EXTRA_KEY_BYTES).digest())
 
 
-def key(token_ids: Sequence[int], name: str = "tenant") -> PrefixKey:
+def key(token_ids: TokenIds, name: str = "tenant") -> PrefixKey:
     return PrefixKey.of(namespace(name), token_ids)
 
 
