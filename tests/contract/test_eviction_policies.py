@@ -1,0 +1,119 @@
+"""What every eviction policy must do, and what tells each from the others."""
+
+from itertools import permutations
+
+import pytest
+
+from hicache import policy
+from hicache.cache import PrefixCache
+from hicache.node import Node
+from hicache.policy import EvictionPolicy
+from tests.unit.hicache.support import key, serve
+
+A, B, C = key([1] * 4), key([2] * 4), key([3] * 4)
+NAMES = {"A": A, "B": B, "C": C}
+
+
+@pytest.fixture(params=policy.NAMES)
+def each(request: pytest.FixtureRequest) -> EvictionPolicy:
+    return policy.by_name(request.param)
+
+
+def eviction_order(cache: PrefixCache) -> str:
+    """Take the pool slot by slot and note who goes."""
+    order = ""
+    with cache.acquire(key([]), now=1000.0) as pressure:
+        while pressure.reserve(1, now=1000.0):
+            order += "".join(
+                name for name, entry in NAMES.items() if not cache.peek(entry).device and name not in order
+            )
+    return order
+
+
+def test_a_policy_is_found_by_its_own_name(each: EvictionPolicy) -> None:
+    assert policy.by_name(each.name).name == each.name
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'random', expected one of lru, lfu, fifo, priority"):
+        policy.by_name("random")
+
+
+def test_ranks_of_one_policy_can_be_compared_and_do_not_change_by_looking(each: EvictionPolicy) -> None:
+    nodes = [
+        Node(bytearray(4), bytearray(4), None, None, float(now), priority)
+        for now, priority in permutations(range(4), 2)
+    ]
+    ranks = [each.rank(node) for node in nodes]
+    assert sorted(ranks) == sorted(each.rank(node) for node in nodes)
+
+
+def test_two_halves_of_one_node_are_equally_protected(each: EvictionPolicy) -> None:
+    whole = Node(bytearray(8), bytearray(8), None, None, 1.0, 3)
+    half = Node(bytearray(4), bytearray(4), None, None, 1.0, 3)
+    assert each.same_protection(whole, half)
+
+
+def test_every_policy_gives_up_everything_that_nobody_holds(each: EvictionPolicy) -> None:
+    cache = PrefixCache(12, policy=each)
+    for now, entry in enumerate((A, B, C)):
+        serve(cache, entry, float(now), priority=now % 2)
+    assert sorted(eviction_order(cache)) == ["A", "B", "C"]
+    cache.check()
+
+
+def test_no_policy_gives_up_what_is_held(each: EvictionPolicy) -> None:
+    cache = PrefixCache(12, policy=each)
+    for now, entry in enumerate((A, B, C)):
+        serve(cache, entry, float(now))
+    with cache.acquire(A, now=5.0):
+        assert eviction_order(cache) == {"lfu": "BC"}.get(each.name, "BC")
+        assert cache.peek(A).device == 4
+
+
+def test_lru_keeps_what_was_used_last() -> None:
+    cache = PrefixCache(12, policy=policy.by_name("lru"))
+    for now, entry in enumerate((A, B, C, A)):
+        serve(cache, entry, float(now))
+    assert eviction_order(cache) == "BCA"
+
+
+def test_lfu_keeps_what_is_hit_most() -> None:
+    cache = PrefixCache(12, policy=policy.by_name("lfu"))
+    for now, entry in enumerate((A, B, A, A, B, C)):
+        serve(cache, entry, float(now))
+    assert eviction_order(cache) == "CBA"
+
+
+def test_fifo_looks_at_arrival_only() -> None:
+    cache = PrefixCache(12, policy=policy.by_name("fifo"))
+    for now, entry in enumerate((A, B, C, A, A)):
+        serve(cache, entry, float(now))
+    assert eviction_order(cache) == "ABC"
+
+
+def test_priority_goes_before_age() -> None:
+    cache = PrefixCache(12, policy=policy.by_name("priority"))
+    for now, (entry, priority) in enumerate(((A, 2), (B, 1), (C, 1))):
+        serve(cache, entry, float(now), priority=priority)
+    assert eviction_order(cache) == "BCA"
+
+
+def test_a_shared_prefix_takes_the_priority_of_whoever_uses_it() -> None:
+    cache = PrefixCache(10, policy=policy.by_name("priority"))
+    serve(cache, key([1, 1, 1, 1, 5]), 1.0, priority=5)
+    serve(cache, key([1, 1, 1, 1, 6]), 2.0)
+    serve(cache, key([2, 2, 2, 2]), 3.0, priority=1)
+    with cache.acquire(key([9] * 5), now=4.0) as pressure:
+        assert pressure.reserve(5, now=4.0)
+        assert cache.peek(key([2, 2, 2, 2])).device == 0
+        assert cache.peek(key([1, 1, 1, 1, 5])).device == 5
+
+
+def test_a_better_protected_head_is_not_merged_into_its_tail() -> None:
+    cache = PrefixCache(8, policy=policy.by_name("priority"))
+    serve(cache, key([1, 1, 1, 1, 5, 5, 5, 5]), 1.0, priority=1)
+    with cache.acquire(key([1, 1, 1, 1]), now=2.0, priority=9):
+        pass
+    assert cache.stats().nodes == 2
+    cache.check()
