@@ -61,7 +61,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         context: grpc.aio.ServicerContext[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse],
     ) -> None:
         caller = current_caller.get()
-        timeout_s = context.time_remaining() or self._config.default_deadline_s
+        asked_s: float | None = context.time_remaining()  # None without a deadline, whatever the type says
+        timeout_s = self._config.default_deadline_s if asked_s is None else asked_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):

@@ -32,7 +32,10 @@ class Worker:
 def tokens(
     *token_ids: int, text: str = "", end: "inference_pb2.FinishReason.ValueType | None" = None
 ) -> worker_pb2.SequenceOutput:
-    return worker_pb2.SequenceOutput(token_ids=token_ids, text=text, finish_reason=end)
+    output = worker_pb2.SequenceOutput(token_ids=token_ids, text=text)
+    if end is not None:
+        output.finish_reason = end
+    return output
 
 
 def error(
