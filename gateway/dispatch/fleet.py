@@ -90,14 +90,14 @@ class Fleet:
             names = ", ".join(model.name for model in found)
             raise InvalidRequestError([Violation("model", f"is required where several models are served: {names}")])
         if not served or name in self._seen:
-            raise _no_worker(name)
+            raise self._no_worker(name)
         raise NotFoundError("model", name)
 
     def max_sequence_tokens(self, model: ServedModel) -> int:
         """Return the most tokens that any worker of the model can hold for one sequence. Raises UnavailableError."""
         links = self._links_of(model)
         if not links:
-            raise _no_worker(model.name)
+            raise self._no_worker(model.name)
         return max(link.max_sequence_tokens for link in links)
 
     # -------------------------------------------------------------------------------------------------- requests
@@ -106,13 +106,23 @@ class Fleet:
         """Choose a worker and send it the request. Raises UnavailableError."""
         links = [link for link in self._links_of(model) if link.max_sequence_tokens >= generation.max_tokens]
         if not links:
-            raise _no_worker(model.name)
+            raise self._no_worker(model.name)
         placement = Placement(model.name, generation.extra_key, generation.token_ids)
         chosen = self._router.choose(placement, [link.candidate() for link in links])
         return self._links[chosen.worker].submit(_submit(generation, timeout_s))
 
     def _links_of(self, model: ServedModel) -> list[WorkerLink]:
         return [link for link in self._links.values() if link.model and link.model.fingerprint == model.fingerprint]
+
+    def _no_worker(self, model: str) -> UnavailableError:
+        what = f"model {model!r}" if model else "any model"
+        # Nothing can change before the next attempt to connect.
+        attempts = [link.next_attempt_in_s() for link in self._links.values() if link.model is None]
+        return UnavailableError(
+            f"no worker that serves {what} is connected at the moment",
+            reason="NO_WORKER",
+            retry_after_s=min(attempts, default=None),
+        )
 
     def _changed(self) -> None:
         up = [link.model for link in self._links.values() if link.model is not None]
@@ -131,8 +141,3 @@ def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:
         sampling=generation.sampling,
         timeout_ms=max(1, math.ceil(timeout_s * 1000)),  # 0 would mean no deadline
     )
-
-
-def _no_worker(model: str) -> UnavailableError:
-    what = f"model {model!r}" if model else "any model"
-    return UnavailableError(f"no worker that serves {what} is connected at the moment", reason="NO_WORKER")

@@ -62,6 +62,7 @@ class WorkerLink:
         self._next_sequence_id = 1
         self._outbox: asyncio.Queue[worker_pb2.ConnectRequest] = asyncio.Queue()
         self._load = worker_pb2.WorkerLoad()
+        self._next_attempt_at = 0.0
 
     # ------------------------------------------------------------------------------------------------- sequences
 
@@ -121,7 +122,12 @@ class WorkerLink:
             failures = 0 if was_up else failures + 1
             delay = self._backoff(failures)
             _log.warning("worker not connected", worker=self.address, reason=reason, retry_in_s=round(delay, 3))
+            self._next_attempt_at = asyncio.get_running_loop().time() + delay
             await asyncio.sleep(delay)
+
+    def next_attempt_in_s(self) -> float:
+        """Return the time until this link, while down, tries to connect again; 0 while it is trying."""
+        return max(0.0, self._next_attempt_at - asyncio.get_running_loop().time())
 
     def _backoff(self, failures: int) -> float:
         """Exponential, half of it at random: gateways must not all come back at the same moment."""

@@ -8,7 +8,8 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -69,17 +70,19 @@ class InFlight:
     def __len__(self) -> int:
         return self._count
 
-    def enter(self) -> None:
-        """Raises UnavailableError after `close`."""
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one call for as long as the context lasts. Raises UnavailableError after `close`."""
         if self._closed:
-            raise UnavailableError("the gateway is shutting down", reason="GATEWAY_SHUTTING_DOWN", retry_after_s=0.5)
+            raise UnavailableError("the gateway is shutting down", reason="GATEWAY_SHUTTING_DOWN")
         self._count += 1
         self._idle.clear()
-
-    def leave(self) -> None:
-        self._count -= 1
-        if self._count == 0:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if self._count == 0:
+                self._idle.set()
 
     def close(self) -> None:
         self._closed = True
@@ -138,15 +141,12 @@ class Boundary(grpc.aio.ServerInterceptor):
             arrived_at = time.monotonic()
             tenant, code = "", grpc.StatusCode.OK
             try:
-                self.in_flight.enter()
-            except UnavailableError as error:
-                await _abort(context, error)
-            try:
-                metadata = context.invocation_metadata() or ()
-                tenant = await authenticator.authenticate(_authorization(metadata))
-                _refuse_claims(metadata)
-                current_caller.set(Caller(tenant, arrived_at))
-                return await inner(request, context)
+                with self.in_flight.counted():
+                    metadata = context.invocation_metadata() or ()
+                    tenant = await authenticator.authenticate(_authorization(metadata))
+                    _refuse_claims(metadata)
+                    current_caller.set(Caller(tenant, arrived_at))
+                    return await inner(request, context)
             except GatewayError as error:
                 code = code_of(error)
                 await _abort(context, error)
@@ -161,7 +161,6 @@ class Boundary(grpc.aio.ServerInterceptor):
                 _log.error("call failed", method=method, tenant=tenant, error=type(error).__name__, at=_frames(error))
                 await _abort(context, InternalError("an unexpected error; the gateway's log tells more"))
             finally:
-                self.in_flight.leave()
                 self._observer.rpc_finished(method, code.name, tenant, time.monotonic() - arrived_at)
 
         return behaviour

@@ -1,7 +1,6 @@
 """From a client's request to what a worker needs: validated, tokenised, tagged, with every default filled in."""
 
 import secrets
-import uuid
 from collections.abc import Sequence
 
 from gateway.config import GatewayLimits
@@ -24,7 +23,9 @@ class Preparation:
         self._extra_keys = extra_keys
         self._limits = limits
 
-    async def prepare(self, tenant_id: str, request: inference_pb2.GenerateRequest) -> tuple[ServedModel, Generation]:
+    async def prepare(
+        self, tenant_id: str, request_id: str, request: inference_pb2.GenerateRequest
+    ) -> tuple[ServedModel, Generation]:
         """Raises NotFoundError, UnavailableError, or InvalidRequestError with all violations at once."""
         model = self._fleet.model(request.model)
         adapter = None
@@ -43,7 +44,7 @@ class Preparation:
         if violations:
             raise InvalidRequestError(violations)
         generation = Generation(
-            request_id=request.request_id or uuid.uuid4().hex,
+            request_id=request_id,
             tenant=tenant_id,
             adapter=request.adapter,
             adapter_revision=adapter.revision if adapter else "",

@@ -165,3 +165,11 @@ async def test_a_forged_control_token_arrives_as_text(stack: Stack, worker: Fake
     forged, plain = (list(submit.prompt[0].token_ids).count(marker) for submit in worker.submits)
     assert forged == plain
     assert honest.token_ids
+
+
+async def test_every_refusal_carries_the_request_id(stack: Stack) -> None:
+    named = await stack.refused(text="Hi", request_id="mine-1", model="gpt-9")
+    assert named.metadata["requestId"] == "mine-1"
+    unnamed = [(await stack.refused(text="")).metadata["requestId"] for _ in range(2)]
+    assert unnamed[0]
+    assert unnamed[0] != unnamed[1]

@@ -116,6 +116,9 @@ async def test_a_gateway_without_its_worker_says_so_and_serves_once_it_is_there(
         for model in ("", "tiny"):
             refusal = await stack.refused(model=model, **FOUR)
             assert (refusal.code, refusal.reason) == (UNAVAILABLE, "NO_WORKER")
+            # The time until the next attempt to connect, and the configured back-off is at most 0.2 s.
+            assert refusal.retry_delay_s is not None
+            assert 0 <= refusal.retry_delay_s <= 0.2
         await worker.start(worker.address)
         await stack.ready()
         assert (await stack.generate(**FOUR)).token_ids == completion(IDS, 4)

@@ -1,0 +1,124 @@
+"""Passes one sequence's chunks on to its client, keeps its account, and tells how it went."""
+
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Protocol
+
+import structlog
+
+from gateway.dispatch.fleet import Generation
+from gateway.dispatch.stream import Chunk, TokenStream
+from gateway.errors import InternalError
+from radixgate.v1 import inference_pb2, worker_pb2
+
+_log = structlog.get_logger(__name__)
+
+
+class StreamObserver(Protocol):
+    def stream_opened(self, tenant: str) -> None: ...
+
+    def stream_closed(self, tenant: str) -> None: ...
+
+    def admitted(
+        self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
+    ) -> None: ...
+
+    def first_message(self, tenant: str, model: str, seconds: float) -> None: ...
+
+    def next_message(self, tenant: str, model: str, seconds: float) -> None: ...
+
+    def stream_finished(
+        self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float
+    ) -> None: ...
+
+
+async def relay(
+    stream: TokenStream,
+    generation: Generation,
+    report: "StreamReport",
+    write: Callable[[inference_pb2.GenerateResponse], Awaitable[None]],
+) -> None:
+    """Pass chunks on until the sequence is finished. Raises the GatewayError that it ends with otherwise."""
+    usage: inference_pb2.Usage | None = None
+    while True:
+        chunk = await stream.take()
+        message = chunk.message
+        message.request_id = generation.request_id
+        report.completion_tokens += chunk.num_tokens
+        if chunk.admission is not None and usage is None:
+            usage = _usage(chunk.admission, len(generation.token_ids))
+            report.admitted(usage)
+        if chunk.finished:
+            if usage is None:
+                raise InternalError("the worker finished a request that it never admitted", reason="WORKER_FAILED")
+            usage.completion_tokens = report.completion_tokens
+            message.usage.CopyFrom(usage)
+        if chunk.finished or message.token_ids or message.text:
+            await write(message)
+            report.sent(chunk)
+        if chunk.finished:
+            report.finished()
+            return
+
+
+def _usage(admission: worker_pb2.Admission, prompt_tokens: int) -> inference_pb2.Usage:
+    """Return the prompt's part of the usage. Accounts that do not add up are a fault of the worker, not a rounding."""
+    cached = admission.cached
+    tiers = (cached.device, cached.host, cached.storage)
+    if admission.prompt_tokens != prompt_tokens or min(tiers) < 0 or sum(tiers) > prompt_tokens:
+        raise InternalError("the worker's account of the prompt does not add up", reason="WORKER_FAILED")
+    return inference_pb2.Usage(
+        prompt_tokens=prompt_tokens, cached=cached, computed_prompt_tokens=prompt_tokens - sum(tiers)
+    )
+
+
+class StreamReport:
+    """Tells the observer and the log about one stream. A context from submit to whatever end it comes to."""
+
+    def __init__(self, observer: StreamObserver, generation: Generation, model: str, arrived_at: float) -> None:
+        self.completion_tokens = 0
+        self._observer = observer
+        self._generation = generation
+        self._model = model
+        self._arrived_at = arrived_at
+        self._last_sent_at: float | None = None
+
+    def __enter__(self) -> None:
+        self._observer.stream_opened(self._generation.tenant)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        request = self._generation
+        self._observer.stream_closed(request.tenant)
+        _log.info(
+            "stream ended",
+            request_id=request.request_id,
+            tenant=request.tenant,
+            model=self._model,
+            adapter=request.adapter,
+            prompt_tokens=len(request.token_ids),
+            completion_tokens=self.completion_tokens,
+            seconds=round(time.monotonic() - self._arrived_at, 4),
+            end="finished" if kind is None else kind.__name__,
+        )
+
+    def admitted(self, usage: inference_pb2.Usage) -> None:
+        request, cached = self._generation, usage.cached
+        tiers = (cached.device, cached.host, cached.storage)
+        self._observer.admitted(request.tenant, self._model, request.adapter, usage.prompt_tokens, *tiers)
+
+    def sent(self, chunk: Chunk) -> None:
+        if not chunk.num_tokens:
+            return
+        now, tenant = time.monotonic(), self._generation.tenant
+        if self._last_sent_at is None:
+            self._observer.first_message(tenant, self._model, now - self._arrived_at)
+        else:
+            self._observer.next_message(tenant, self._model, now - self._last_sent_at)
+        self._last_sent_at = now
+
+    def finished(self) -> None:
+        request, seconds = self._generation, time.monotonic() - self._arrived_at
+        self._observer.stream_finished(request.tenant, self._model, request.adapter, self.completion_tokens, seconds)

@@ -1,0 +1,42 @@
+"""Whoever observes a gateway takes everything that a gateway tells, in any order."""
+
+import pytest
+
+from gateway.observer import GatewayObserver, NullObserver
+from metrics.gateway import GatewayMetrics
+from tests.fakes.gateway_stack import RecordingObserver
+
+
+@pytest.fixture(params=[NullObserver, RecordingObserver, GatewayMetrics])
+def observer(request: pytest.FixtureRequest) -> GatewayObserver:
+    made: GatewayObserver = request.param()
+    return made
+
+
+def tell_of_one_stream(observer: GatewayObserver, tenant: str) -> None:
+    observer.stream_opened(tenant)
+    observer.admitted(tenant, "model", "adapter", 10, 3, 2, 1)
+    observer.first_message(tenant, "model", 0.5)
+    observer.next_message(tenant, "model", 0.01)
+    observer.stream_finished(tenant, "model", "adapter", 7, 1.5)
+    observer.stream_closed(tenant)
+    observer.rpc_finished("InferenceService/Generate", "OK", tenant, 1.5)
+
+
+def test_a_stream_is_told_from_beginning_to_end(observer: GatewayObserver) -> None:
+    for tenant in ("acme", "globex", "acme", ""):
+        tell_of_one_stream(observer, tenant)
+
+
+def test_more_tenants_than_anybody_counts_are_no_trouble(observer: GatewayObserver) -> None:
+    for i in range(500):
+        tell_of_one_stream(observer, f"tenant-{i}")
+
+
+def test_failures_and_workers_are_told(observer: GatewayObserver) -> None:
+    for reason in ("missing", "malformed", "unknown", "wrong_secret", "revoked"):
+        observer.auth_failed(reason)
+    observer.rpc_finished("InferenceService/Generate", "UNAUTHENTICATED", "", 0.001)
+    for _ in range(2):
+        observer.worker_connected("127.0.0.1:1")
+        observer.worker_lost("127.0.0.1:1")
