@@ -84,9 +84,7 @@ class Scheduler:
         """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
         draft = _Draft(self._config.max_step_tokens)
         self._continue_running(draft, now)
-        # What pausing has just freed is meant for those who still run.
-        if not (draft.paused and self._running):
-            self._start_waiting(draft, now)
+        self._start_waiting(draft, now)
         return draft.step()
 
     def commit(self, step: Step, now: float) -> None:
@@ -122,25 +120,22 @@ class Scheduler:
                 return
             if sequence.lease is None:
                 continue  # paused for one of those before it
-            num_tokens = self._slots_for_chunk(sequence, draft, now)
-            if num_tokens:
+            num_tokens = self._chunk_tokens(sequence, draft)
+            if self._make_room(sequence, num_tokens, draft, now):
                 draft.add(sequence, num_tokens)
 
-    def _slots_for_chunk(self, sequence: Sequence, draft: _Draft, now: float) -> int:
-        """Return how many tokens of `sequence` can be computed now, pausing others if it is none otherwise.
+    def _chunk_tokens(self, sequence: Sequence, draft: _Draft) -> int:
+        return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
 
-        0 if the sequence itself was the one to be paused.
-        """
-        wanted = min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
-        while True:
-            num_tokens = self._slots.secure(sequence, wanted, len(self._running), now)
-            if num_tokens:
-                return num_tokens
+    def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft, now: float) -> bool:
+        """Get slots for the next tokens of `sequence`, pausing others for it. False: it had to be paused itself."""
+        while not self._slots.secure(sequence, num_tokens, len(self._running), now):
             victim = self._running[-1]
             self._pause(victim, draft, now)
-            # Alone and out of slots it holds duplicates of what the cache has; without them it fits (see start).
+            # Alone and out of slots it holds duplicates of what the cache has; it starts again without them, and fits.
             if victim is sequence:
-                return 0
+                return False
+        return True
 
     def _pause(self, sequence: Sequence, draft: _Draft, now: float) -> None:
         draft.drop(sequence)
@@ -179,12 +174,10 @@ class Scheduler:
             sequence.key, now=now, max_tokens=len(sequence.key) - 1, priority=sequence.request.priority
         )
         sequence.start(lease)
-        num_tokens = 0
-        # Once more, because what it hits can't be evicted for it any longer.
-        if self._slots.fits(sequence, lease.num_tokens, self._running):
-            wanted = min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
-            num_tokens = self._slots.secure(sequence, wanted, len(self._running) + 1, now)
-        if num_tokens == 0:
+        num_tokens = self._chunk_tokens(sequence, draft)
+        # Asked once more, because what it hits can't be evicted for it any longer.
+        fits = self._slots.fits(sequence, lease.num_tokens, self._running)
+        if not (fits and self._slots.secure(sequence, num_tokens, len(self._running) + 1, now)):
             sequence.stop()
             lease.release()
             return False

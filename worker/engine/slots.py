@@ -26,32 +26,23 @@ class SlotBudget:
         return self._cache.num_free_slots + self._cache.num_evictable_slots
 
     def fits(self, sequence: Sequence, hit_tokens: int, running: SequenceOf[Sequence]) -> bool:
-        """Whether `sequence` may start with `hit_tokens` in the cache. One that would run alone always may."""
-        if not running:
-            return True
+        """Whether `sequence` may start with `hit_tokens` in the cache.
+
+        One that would run alone may, unless somebody else than the engine holds slots: it was refused if it can't fit.
+        """
         pledged = sum(self._pledge(other, self._held(other)) for other in running)
         return pledged + self._pledge(sequence, hit_tokens) <= self.available
 
-    def secure(self, sequence: Sequence, num_tokens: int, num_running: int, now: float) -> int:
-        """Make sure that the next tokens of a running `sequence` have slots, `num_tokens` or as many as there are.
-
-        Returns for how many they are there; less than asked for means that nothing is left to evict.
-        """
+    def secure(self, sequence: Sequence, num_tokens: int, num_running: int, now: float) -> bool:
+        """Make sure that the next `num_tokens` tokens of a running `sequence` have slots; False if there are not enough."""
         lease = sequence.lease
         assert lease is not None
-        ready = lease.num_tokens - sequence.num_computed
-        if ready >= num_tokens:
-            return num_tokens
-        lacking = num_tokens - ready
+        lacking = sequence.num_computed + num_tokens - lease.num_tokens
+        if lacking <= 0:
+            return True
         run = min(max(lacking, _RUN_TOKENS), sequence.capacity - lease.num_tokens)
-        if run > lacking and self._cache.num_free_slots > 2 * _RUN_TOKENS * num_running and lease.reserve(run, now=now):
-            return num_tokens
-        if lease.reserve(lacking, now=now):
-            return num_tokens
-        rest = min(lacking, self.available)
-        if rest and lease.reserve(rest, now=now):
-            return ready + rest
-        return ready
+        plenty = self._cache.num_free_slots > 2 * _RUN_TOKENS * num_running
+        return lease.reserve(run if plenty else lacking, now=now)
 
     def _pledge(self, sequence: Sequence, held_tokens: int) -> int:
         # Who had to pause asks for twice as much each time, so that pauses of one sequence grow rare quickly.

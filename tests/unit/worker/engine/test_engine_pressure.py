@@ -84,14 +84,13 @@ def test_a_prefill_takes_slots_back_from_a_newer_sequence_of_the_same_step(num_s
     assert rig.tokens(1) == answer([1], 70)
 
 
-@pytest.mark.parametrize("headroom", [1, 4, 16])
-def test_pauses_of_one_sequence_grow_rare_quickly(headroom: int) -> None:
-    config = EngineConfig(max_running=8, max_chunk_tokens=16, max_step_tokens=64, headroom_tokens=headroom)
+def test_pauses_do_not_pile_up_when_many_compete_for_few_places() -> None:
+    config = EngineConfig(max_running=8, max_chunk_tokens=16, max_step_tokens=64, headroom_tokens=16)
     rig = Rig(num_slots=512, config=config)
     rig.submit(*(make_request(number, prompt(10, number), max_new_tokens=250) for number in range(12)))
     rig.run(check=False)
-    # Each pause doubles the room it asks for, up to its 250 tokens: at most 8 doublings.
-    assert 0 < rig.observer.num_pauses <= 12 * 8
+    # There is room for two of twelve at full length.
+    assert 0 < rig.observer.num_pauses <= 18
     rig.assert_nothing_is_held()
 
 
