@@ -31,7 +31,7 @@ class ChatOptions:
     adapter: str = ""
     scope: str = ""
     max_new_tokens: int | None = None
-    temperature: float | None = None
+    temperature: float = 0.0
     timeout_s: float = 600.0
 
 
@@ -105,7 +105,7 @@ class Conversation:
 @click.option("--system", default="", help="A system message to begin with.")
 @click.option("--scope", default="", help="Share cached prefixes only with requests of the same scope.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length limit of an answer.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="0 is greedy.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, 1 the model as it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, for scripts.")
 def command(message: Sequence[str], target: str, system: str, as_json: bool, **options: Any) -> None:
     """Chat with a model. With MESSAGE (or `-` for standard input) answers once; without, reads from the terminal."""

@@ -1,6 +1,8 @@
 """`radixgate serve`: everything on this machine, with one command."""
 
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -125,10 +127,17 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
         console.print(f"ready: gRPC on {deployment.grpc}, metrics on {', '.join(deployment.metrics)}", soft_wrap=True)
         return
     target = "" if deployment.grpc == DEFAULT_TARGET else f" --target {deployment.grpc}"
+    program = _program()
     lines = [f"\n[bold green]RadixGate serves on {deployment.grpc}[/] (gRPC, no TLS)"]
     lines += [f"  metrics   {url}" for url in deployment.metrics]
     for tenant, key in keys.items():
-        lines.append(f"  {tenant:<9} radixgate chat{target} --key {key}")
+        lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")
     if not keys:
-        lines.append(f"  tenants   radixgate tenant create{target} acme && radixgate key create{target} acme")
+        lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)
+
+
+def _program() -> str:
+    """Return how this user calls us: by name where the shell finds it, else as it was done this time."""
+    name = "radixgate"
+    return name if shutil.which(name) or Path(sys.argv[0]).name != name else sys.argv[0]
