@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, Rig, answer, make_request
+from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, VOCAB, Rig, make_request
 from worker.config import EngineConfig
 from worker.engine import FinishReason, Request
+from worker.engine.fake import continuation
 from worker.errors import Failure, FailureCode
 
 MAX_NEW_TOKENS = 24
@@ -20,7 +21,7 @@ FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.IN
 
 @cache
 def expected(tokens: tuple[int, ...]) -> list[int]:
-    return answer(tokens, MAX_NEW_TOKENS)
+    return continuation(tokens, MAX_NEW_TOKENS, VOCAB)
 
 
 def family_prompt(rng: np.random.Generator, max_length: int) -> tuple[int, ...]:

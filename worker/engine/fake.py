@@ -66,13 +66,25 @@ class FakeExecutor:
         return histories[-1]
 
     def _sample(self, row: SampleRow, history: Any) -> SampledToken:
-        token_id = int(history >> np.uint64(33)) % self._vocab_size
+        token_id = _choose(history, self._vocab_size)
         while token_id in row.banned_token_ids:
             token_id = (token_id + 1) % self._vocab_size
         if row.params.logprobs is None:
             return SampledToken(token_id)
         top = tuple((token_id, -1.0 - rank) for rank in range(row.params.logprobs))
         return SampledToken(token_id, TokenLogprobs(logprob=-1.0, top=top))
+
+
+def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
+    """Return what FakeExecutor samples after a prompt, if nothing is banned: the truth, without slots and steps."""
+    history: Any = _START
+    for token_id in token_ids:
+        history = _extend(history, np.int32(token_id))
+    sampled: list[int] = []
+    for _ in range(num_tokens):
+        sampled.append(_choose(history, vocab_size))
+        history = _extend(history, np.int32(sampled[-1]))
+    return sampled
 
 
 class NumberText:
@@ -113,6 +125,10 @@ def _extend(history: Any, token_ids: Any) -> Any:
     with np.errstate(over="ignore"):
         mixed = (history ^ (history >> np.uint64(29))) * _FACTOR + (token_ids.astype(np.uint64) + np.uint64(1)) * _SALT
     return mixed ^ (mixed >> np.uint64(32))
+
+
+def _choose(history: Any, vocab_size: int) -> int:
+    return int(history >> np.uint64(33)) % vocab_size
 
 
 def _check_shape(batch: Batch) -> None:

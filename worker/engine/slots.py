@@ -34,7 +34,7 @@ class SlotBudget:
         return pledged + self._pledge(sequence, hit_tokens) <= self.available
 
     def secure(self, sequence: Sequence, num_tokens: int, num_running: int, now: float) -> bool:
-        """Make sure that the next `num_tokens` tokens of a running `sequence` have slots; False if there are not enough."""
+        """Make sure that the next `num_tokens` tokens of a running `sequence` have slots. False: there are too few."""
         lease = sequence.lease
         assert lease is not None
         lacking = sequence.num_computed + num_tokens - lease.num_tokens

@@ -6,7 +6,7 @@ from tests.unit.worker.engine.harness import EOS, VOCAB, Rig, answer, make_reque
 from worker.batch import Int32Array, SamplingParams, TextStream
 from worker.config import EngineConfig
 from worker.engine import FinishReason
-from worker.engine.fake import NumberText
+from worker.engine.fake import NumberText, continuation
 
 
 def params(**overrides: object) -> SamplingParams:
@@ -184,6 +184,11 @@ def test_text_that_fails_ends_its_own_sequence_only() -> None:
     assert rig.failure(0).code.value == "internal"
     assert rig.tokens(1) == answer([8, 9], 4)
     rig.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("length", [1, 2, 60])
+def test_an_undisturbed_run_says_what_the_history_alone_implies(length: int) -> None:
+    assert answer(prompt(length), 30) == continuation(prompt(length), 30, VOCAB)
 
 
 def test_all_token_ids_lie_in_the_vocabulary() -> None:
