@@ -9,7 +9,7 @@ import numpy as np
 from hicache.errors import InvariantError
 from hicache.keys import Int32Array
 from hicache.node import NO_CHILDREN, Edge, Node, Space
-from hicache.tree import RadixTree, subtree
+from hicache.tree import RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Holding:
 
 def audit(tree: RadixTree, free: Int32Array, num_slots: int, holdings: Sequence[Holding]) -> None:
     """Raise InvariantError with the first thing that does not hold."""
-    reachable = [node for top in tree.tops.values() for node in subtree(top)]
+    _require(not NO_CHILDREN, "the children that all leaves share are not empty")
+    reachable = _reachable(tree)
     orphans = _orphans(holdings)
     for node in reachable:
         _check_node(tree, node)
@@ -43,13 +44,25 @@ def _require(holds: bool, message: str) -> None:
         raise InvariantError(message)
 
 
+def _reachable(tree: RadixTree) -> list[Node]:
+    found: dict[Node, None] = {}
+    pending = list(tree.tops.values())
+    while pending:
+        node = pending.pop()
+        _require(node not in found, "a node is reached in two ways")
+        found[node] = None
+        pending.extend(node.children.values())
+    return list(found)
+
+
 def _path(node: Node | None) -> list[Node]:
     """From `node` up to the top."""
-    path: list[Node] = []
+    path: dict[Node, None] = {}
     while node is not None:
-        path.append(node)
+        _require(node not in path, "a node lies above itself")
+        path[node] = None
         node = node.parent
-    return path
+    return list(path)
 
 
 def _orphans(holdings: Sequence[Holding]) -> list[Node]:
@@ -78,7 +91,6 @@ def _check_node(tree: RadixTree, node: Node) -> None:
 
 
 def _check_spaces(tree: RadixTree, reachable: Sequence[Node]) -> None:
-    _require(not NO_CHILDREN, "the children that all leaves share are not empty")
     roots: dict[Space, set[Node]] = {}
     for node in reachable:
         if node.is_root and node.space is not None:

@@ -325,7 +325,7 @@ class RadixTree:
                 del self.tops[namespace]
             else:
                 barrier.disown(namespace)
-            for node in list(subtree(root)):
+            for node in list(_subtree(root)):
                 self._detach(node, freed)
             if barrier is not None:
                 self._after_loss(barrier)
@@ -383,7 +383,7 @@ class RadixTree:
             self.spaces.pop(space.namespace, None)
 
 
-def subtree(root: Node) -> Iterator[Node]:
+def _subtree(root: Node) -> Iterator[Node]:
     """Every node from `root` down, parents before children."""
     pending = [root]
     while pending:

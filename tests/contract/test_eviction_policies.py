@@ -12,6 +12,7 @@ from tests.unit.hicache.support import key, serve
 
 A, B, C = key([1] * 4), key([2] * 4), key([3] * 4)
 NAMES = {"A": A, "B": B, "C": C}
+ROOM = 13  # all three, and the one token that a repeated prompt computes again
 
 
 @pytest.fixture(params=policy.NAMES)
@@ -24,9 +25,8 @@ def eviction_order(cache: PrefixCache) -> str:
     order = ""
     with cache.acquire(key([]), now=1000.0) as pressure:
         while pressure.reserve(1, now=1000.0):
-            order += "".join(
-                name for name, entry in NAMES.items() if not cache.peek(entry).device and name not in order
-            )
+            gone = [name for name, entry in NAMES.items() if not cache.peek(entry).device]
+            order += "".join(name for name in gone if name not in order)
     return order
 
 
@@ -40,10 +40,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_ranks_of_one_policy_can_be_compared_and_do_not_change_by_looking(each: EvictionPolicy) -> None:
-    nodes = [
-        Node(bytearray(4), bytearray(4), None, None, float(now), priority)
-        for now, priority in permutations(range(4), 2)
-    ]
+    mixed = permutations(range(4), 2)
+    nodes = [Node(bytearray(4), bytearray(4), None, None, float(now), priority) for now, priority in mixed]
     ranks = [each.rank(node) for node in nodes]
     assert sorted(ranks) == sorted(each.rank(node) for node in nodes)
 
@@ -55,7 +53,7 @@ def test_two_halves_of_one_node_are_equally_protected(each: EvictionPolicy) -> N
 
 
 def test_every_policy_gives_up_everything_that_nobody_holds(each: EvictionPolicy) -> None:
-    cache = PrefixCache(12, policy=each)
+    cache = PrefixCache(ROOM, policy=each)
     for now, entry in enumerate((A, B, C)):
         serve(cache, entry, float(now), priority=now % 2)
     assert sorted(eviction_order(cache)) == ["A", "B", "C"]
@@ -63,37 +61,37 @@ def test_every_policy_gives_up_everything_that_nobody_holds(each: EvictionPolicy
 
 
 def test_no_policy_gives_up_what_is_held(each: EvictionPolicy) -> None:
-    cache = PrefixCache(12, policy=each)
+    cache = PrefixCache(ROOM, policy=each)
     for now, entry in enumerate((A, B, C)):
         serve(cache, entry, float(now))
     with cache.acquire(A, now=5.0):
-        assert eviction_order(cache) == {"lfu": "BC"}.get(each.name, "BC")
+        assert eviction_order(cache) == "BC"
         assert cache.peek(A).device == 4
 
 
 def test_lru_keeps_what_was_used_last() -> None:
-    cache = PrefixCache(12, policy=policy.by_name("lru"))
+    cache = PrefixCache(ROOM, policy=policy.by_name("lru"))
     for now, entry in enumerate((A, B, C, A)):
         serve(cache, entry, float(now))
     assert eviction_order(cache) == "BCA"
 
 
 def test_lfu_keeps_what_is_hit_most() -> None:
-    cache = PrefixCache(12, policy=policy.by_name("lfu"))
+    cache = PrefixCache(ROOM, policy=policy.by_name("lfu"))
     for now, entry in enumerate((A, B, A, A, B, C)):
         serve(cache, entry, float(now))
     assert eviction_order(cache) == "CBA"
 
 
 def test_fifo_looks_at_arrival_only() -> None:
-    cache = PrefixCache(12, policy=policy.by_name("fifo"))
+    cache = PrefixCache(ROOM, policy=policy.by_name("fifo"))
     for now, entry in enumerate((A, B, C, A, A)):
         serve(cache, entry, float(now))
     assert eviction_order(cache) == "ABC"
 
 
 def test_priority_goes_before_age() -> None:
-    cache = PrefixCache(12, policy=policy.by_name("priority"))
+    cache = PrefixCache(ROOM, policy=policy.by_name("priority"))
     for now, (entry, priority) in enumerate(((A, 2), (B, 1), (C, 1))):
         serve(cache, entry, float(now), priority=priority)
     assert eviction_order(cache) == "BCA"

@@ -1,0 +1,226 @@
+"""Any mix of requests, in any order, against a model that is a plain dictionary of prefixes.
+
+The model knows which whole-page prefixes are cached, and after an eviction finds out by `peek` which ones are gone. Beside
+it every slot holds what a model would have computed into it, so that a slot that is shared wrongly, reused too early or
+mixed up between namespaces is seen by whoever reads it.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hicache import policy
+from hicache.cache import Lease, PrefixCache
+from hicache.keys import PrefixKey, Segment
+from tests.unit.hicache.support import namespace
+
+NUM_PAGES = 24
+NAMES = ("a", "b", "public")
+
+# A prefix, told apart by every namespace on its way and the tokens it has in each.
+Path = tuple[tuple[str, bytes], ...]
+
+
+@dataclass
+class Running:
+    """A sequence that holds a lease: what it asked for, how far it is computed and published."""
+
+    lease: Lease
+    names: tuple[str, ...]
+    key: PrefixKey
+    computed: int
+    committed: int
+    dropped: bool = False
+
+
+@st.composite
+def token_lists(draw: st.DrawFn, page_size: int, max_pages: int) -> list[int]:
+    """Runs of pages that often agree: wholly, in their first token, or in all but their last one."""
+    kinds = draw(st.lists(st.sampled_from("xyz"), max_size=max_pages))
+    first, rest = {"x": 0, "y": 0, "z": 1}, {"x": 0, "y": 1, "z": 1}
+    tokens = [token for kind in kinds for token in [first[kind]] * (page_size - 1) + [rest[kind]]]
+    return tokens[: len(tokens) - draw(st.integers(0, page_size - 1))]
+
+
+class PrefixCacheMachine(RuleBasedStateMachine):
+    page_size = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[Running] = []
+        self.cached: dict[Path, PrefixKey] = {}
+        self.now = 0.0
+        self.computed = np.zeros(NUM_PAGES * self.page_size, dtype=np.int64)
+
+    @initialize(policy_name=st.sampled_from(policy.NAMES))
+    def start(self, policy_name: str) -> None:
+        num_slots = NUM_PAGES * self.page_size
+        self.cache = PrefixCache(num_slots, page_size=self.page_size, policy=policy.by_name(policy_name))
+
+    # ------------------------------------------------------------------------------------------------------ the rules
+
+    @precondition(lambda self: len(self.running) < 5)
+    @rule(data=st.data(), name=st.sampled_from(NAMES), below_public=st.booleans(), priority=st.integers(0, 2))
+    def acquire(self, data: st.DataObject, name: str, below_public: bool, priority: int) -> None:
+        tokens = data.draw(token_lists(self.page_size, 8))
+        names: tuple[str, ...] = (name,)
+        key = PrefixKey.of(namespace(name), tokens)
+        if below_public and name != "public":
+            barrier = data.draw(st.integers(0, len(tokens)))
+            names = ("public", name)
+            segments = (Segment(namespace("public"), tokens[:barrier]), Segment(namespace(name), tokens[barrier:]))
+            key = PrefixKey(segments)
+        max_tokens = data.draw(st.none() | st.integers(0, len(tokens)))
+        expected = self.longest_cached(key, max_tokens)
+        assert self.cache.peek(key, max_tokens=max_tokens).total == expected
+        self.now += 1
+        lease = self.cache.acquire(key, now=self.now, max_tokens=max_tokens, priority=priority)
+        assert lease.hit.device == lease.num_tokens == expected
+        self.running.append(Running(lease, names, key, expected, expected))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), num_pages=st.integers(0, 5), tail=st.integers(0, 15))
+    def compute(self, data: st.DataObject, num_pages: int, tail: int) -> None:
+        sequence = data.draw(st.sampled_from(self.running))
+        num_tokens = num_pages * self.page_size + tail % self.page_size
+        before, held = self.cache.stats(), sequence.lease.slots.tolist()
+        self.now += 1
+        if not sequence.lease.reserve(num_tokens, now=self.now):
+            assert self.cache.stats() == before
+            assert sequence.lease.slots.tolist() == held
+            spare = -len(held) % self.page_size
+            assert num_tokens > spare + before.free_slots + before.cached_slots - before.locked_slots
+            return
+        self.learn_what_was_evicted(before.evicted_tokens)
+        assert sequence.lease.slots.tolist()[: len(held)] == held
+        length = sequence.lease.num_tokens
+        assert length == len(held) + num_tokens
+        if length > len(sequence.key):
+            sequence.key = sequence.key.extend([0] * (length - len(sequence.key)))
+        slots = sequence.lease.slots[sequence.computed :]
+        self.computed[slots] = content(sequence)[sequence.computed : length]
+        sequence.computed = length
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(self.running))
+        length = data.draw(st.integers(0, sequence.computed))
+        held = sequence.lease.slots.tolist()
+        self.now += 1
+        published = sequence.key.prefix(length)
+        sequence.lease.commit(published, now=self.now)
+        assert sequence.lease.slots.tolist() == held
+        if not sequence.dropped:
+            sequence.committed = max(sequence.committed, length // self.page_size * self.page_size)
+            self.cached.update(self.prefixes(sequence.names, published))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        sequence = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        sequence.lease.release()
+        sequence.lease.release()
+
+    @rule(name=st.sampled_from(NAMES), certainly=st.integers(0, 3))
+    def drop(self, name: str, certainly: int) -> None:
+        if certainly:  # rarely, or nothing else would ever be cached
+            return
+        free = self.cache.num_free_slots
+        assert self.cache.drop(namespace(name)) == self.cache.num_free_slots - free
+        self.cached = {path: key for path, key in self.cached.items() if name not in dict(path)}
+        for sequence in self.running:
+            sequence.dropped |= name in sequence.names
+
+    # ------------------------------------------------------------------------------------------ what holds after each
+
+    @invariant()
+    def the_cache_agrees_with_itself(self) -> None:
+        if hasattr(self, "cache"):
+            self.cache.check()
+
+    @invariant()
+    def every_sequence_reads_what_was_computed_for_it(self) -> None:
+        for sequence in self.running:
+            read = self.computed[sequence.lease.slots]
+            assert np.array_equal(read, content(sequence)[: sequence.computed])
+
+    @invariant()
+    def the_cache_holds_what_the_model_holds(self) -> None:
+        if hasattr(self, "cache"):
+            cached = self.cache.num_cached_slots
+            if any(sequence.dropped for sequence in self.running):
+                assert cached >= len(self.cached) * self.page_size
+            else:
+                assert cached == len(self.cached) * self.page_size
+
+    def teardown(self) -> None:
+        for sequence in self.running:
+            sequence.lease.release()
+        if hasattr(self, "cache"):
+            self.cache.check()
+            for name in NAMES:
+                self.cache.drop(namespace(name))
+            self.cache.check()
+            assert self.cache.num_free_slots == self.cache.num_slots
+
+    # ---------------------------------------------------------------------------------------------------------- model
+
+    def prefixes(self, names: tuple[str, ...], key: PrefixKey) -> dict[Path, PrefixKey]:
+        """Every prefix of whole pages, by its path."""
+        lengths = range(self.page_size, len(key) + 1, self.page_size)
+        return {path_of(names, key.prefix(length), self.page_size): key.prefix(length) for length in lengths}
+
+    def longest_cached(self, key: PrefixKey, max_tokens: int | None) -> int:
+        names = tuple(name for segment in key.segments for name in NAMES if namespace(name) == segment.namespace)
+        limit = len(key) if max_tokens is None else max_tokens
+        hits = [len(prefix) for path, prefix in self.prefixes(names, key).items() if path in self.cached]
+        return max((length for length in hits if length <= limit), default=0)
+
+    def learn_what_was_evicted(self, evicted_before: int) -> None:
+        evicted = self.cache.stats().evicted_tokens - evicted_before
+        if not evicted:
+            return
+        kept = {path: key for path, key in self.cached.items() if self.cache.peek(key).total == len(key)}
+        assert (len(self.cached) - len(kept)) * self.page_size == evicted
+        for sequence in self.running:
+            if not sequence.dropped:
+                assert self.prefixes(sequence.names, sequence.key.prefix(sequence.committed)).keys() <= kept.keys()
+        self.cached = kept
+
+
+def path_of(names: tuple[str, ...], key: PrefixKey, page_size: int) -> Path:
+    """The model's own idea of which page belongs to whom: a page that straddles the barrier is the tenant's."""
+    tokens = key.token_ids.tobytes()
+    if len(names) == 1:
+        return ((names[0], tokens),)
+    barrier = len(key.segments[0]) // page_size * page_size * 4
+    if not barrier:
+        return ((names[1], tokens),)
+    return ((names[0], tokens[:barrier]), (names[1], tokens[barrier:])) if tokens[barrier:] else ((names[0], tokens),)
+
+
+def content(sequence: Running) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """What a model computes for each token: a value that depends on all tokens up to it."""
+    values: list[int] = []
+    state = 1
+    for token in sequence.key.token_ids.tolist():
+        state = (state * 1_000_003 + token + 1) % (2**61 - 1)
+        values.append(state)
+    return np.array(values, dtype=np.int64)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_any_mix_of_requests_agrees_with_a_dictionary_of_prefixes(page_size: int) -> None:
+    machine = type("Machine", (PrefixCacheMachine,), {"page_size": page_size})
+    test = cast("type[RuleBasedStateMachine]", machine).TestCase
+    current = settings()
+    test.settings = settings(
+        max_examples=max(200, current.max_examples), stateful_step_count=max(50, current.stateful_step_count)
+    )
+    test("runTest").runTest()
