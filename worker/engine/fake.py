@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
 
-_START = np.uint64(0x9E3779B97F4A7C15)
+_START = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _SALT = np.uint64(0x94D049BB133111EB)
 _NOTHING = -1
+
+Digests = NDArray[np.uint64]
 
 
 class SlotContentError(AssertionError):
@@ -33,39 +36,57 @@ class FakeExecutor:
         self._histories = np.zeros(num_slots, dtype=np.uint64)  # uint64[num_slots], digest up to this token
 
     def run(self, batch: Batch) -> list[SampledToken]:
-        _check_shape(batch)
+        self._check_shape(batch)
         last_histories = [self._compute(batch, index) for index in range(batch.num_sequences)]
         ends = {int(end) - 1: index for index, end in enumerate(batch.qo_indptr[1:])}
         return [self._sample(row, last_histories[ends[row.row]]) for row in batch.samples]
 
-    def _compute(self, batch: Batch, index: int) -> Any:
-        """Write the chunk of one sequence to its slots; return the digest of all its tokens."""
+    def _check_shape(self, batch: Batch) -> None:
+        """Verify what every batch promises, whatever its sequences."""
+        lengths = np.diff(batch.qo_indptr)
+        if not (lengths > 0).all() or batch.qo_indptr[-1] != batch.num_tokens:
+            raise SlotContentError("the chunks don't cover the batch")
+        if len(np.unique(batch.out_slots)) != batch.num_tokens:
+            raise SlotContentError("two tokens of a step are written to one slot")
+        written = np.zeros(len(self._tokens), dtype=np.bool_)
+        written[batch.out_slots] = True
+        for index, length in enumerate(lengths):
+            slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
+            rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
+            if not np.array_equal(slots[-length:], batch.out_slots[rows]):
+                raise SlotContentError("a sequence doesn't attend to what it writes")
+            if not np.array_equal(batch.positions[rows], np.arange(len(slots) - length, len(slots))):
+                raise SlotContentError("positions don't follow the sequence")
+            if written[slots[:-length]].any():
+                raise SlotContentError("a slot is written that a sequence of the same step reads")
+
+    def _compute(self, batch: Batch, index: int) -> Digests:
+        """Write the chunk of one sequence to its slots; return the digest of all its tokens, uint64[1]."""
         rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
         slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
         num_cached = len(slots) - (rows.stop - rows.start)
         history = self._read(slots[:num_cached])
-        for token_id, position, slot in zip(
-            batch.token_ids[rows], batch.positions[rows], batch.out_slots[rows], strict=True
-        ):
-            history = _extend(history, token_id)
-            self._tokens[slot] = token_id
-            self._positions[slot] = position
-            self._histories[slot] = history
+        written = batch.out_slots[rows]
+        self._tokens[written] = batch.token_ids[rows]
+        self._positions[written] = batch.positions[rows]
+        for row, slot in zip(range(rows.start, rows.stop), written, strict=True):
+            history = _extend(history, batch.token_ids[row : row + 1])
+            self._histories[slot] = history[0]
         return history
 
-    def _read(self, slots: Int32Array) -> Any:
-        """Return the digest of the history in `slots`, having verified all of it."""
+    def _read(self, slots: Int32Array) -> Digests:
+        """Return the digest of the history in `slots`, uint64[1], having verified all of it."""
         if len(slots) == 0:
             return _START
         if not np.array_equal(self._positions[slots], np.arange(len(slots))):
             raise SlotContentError("a slot holds another position's token, or none")
         histories = self._histories[slots]
-        before = np.concatenate(([_START], histories[:-1]))
+        before = np.concatenate((_START, histories[:-1]))
         if not np.array_equal(_extend(before, self._tokens[slots]), histories):
             raise SlotContentError("a slot holds a token of another history")
-        return histories[-1]
+        return histories[-1:]
 
-    def _sample(self, row: SampleRow, history: Any) -> SampledToken:
+    def _sample(self, row: SampleRow, history: Digests) -> SampledToken:
         token_id = _choose(history, self._vocab_size)
         while token_id in row.banned_token_ids:
             token_id = (token_id + 1) % self._vocab_size
@@ -77,13 +98,13 @@ class FakeExecutor:
 
 def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
     """Return what FakeExecutor samples after a prompt, if nothing is banned: the truth, without slots and steps."""
-    history: Any = _START
+    history: Digests = _START
     for token_id in token_ids:
-        history = _extend(history, np.int32(token_id))
+        history = _extend(history, np.array([token_id]))
     sampled: list[int] = []
     for _ in range(num_tokens):
         sampled.append(_choose(history, vocab_size))
-        history = _extend(history, np.int32(sampled[-1]))
+        history = _extend(history, np.array(sampled[-1:]))
     return sampled
 
 
@@ -120,30 +141,14 @@ class _NumberStream:
         return text
 
 
-def _extend(history: Any, token_ids: Any) -> Any:
-    """Return the digests uint64[n] (or uint64) of histories uint64[n] with one token more each."""
-    with np.errstate(over="ignore"):
-        mixed = (history ^ (history >> np.uint64(29))) * _FACTOR + (token_ids.astype(np.uint64) + np.uint64(1)) * _SALT
-    return mixed ^ (mixed >> np.uint64(32))
+def _extend(history: Digests, token_ids: NDArray[Any]) -> Digests:
+    """Return the digests of `history`, each with one token more."""
+    mixed: Digests = (history ^ (history >> np.uint64(29))) * _FACTOR + (
+        token_ids.astype(np.uint64) + np.uint64(1)
+    ) * _SALT
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
 
 
-def _choose(history: Any, vocab_size: int) -> int:
-    return int(history >> np.uint64(33)) % vocab_size
-
-
-def _check_shape(batch: Batch) -> None:
-    """Verify what every batch promises, whatever its sequences."""
-    lengths = np.diff(batch.qo_indptr)
-    if not (lengths > 0).all() or batch.qo_indptr[-1] != batch.num_tokens:
-        raise SlotContentError("the chunks don't cover the batch")
-    if len(np.unique(batch.out_slots)) != batch.num_tokens:
-        raise SlotContentError("two tokens of a step are written to one slot")
-    for index, length in enumerate(lengths):
-        slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
-        rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
-        if not np.array_equal(slots[-length:], batch.out_slots[rows]):
-            raise SlotContentError("a sequence doesn't attend to what it writes")
-        if not np.array_equal(batch.positions[rows], np.arange(len(slots) - length, len(slots))):
-            raise SlotContentError("positions don't follow the sequence")
-        if np.isin(batch.out_slots, slots[:-length]).any():
-            raise SlotContentError("a slot is written that a sequence of the same step reads")
+def _choose(history: Digests, vocab_size: int) -> int:
+    return int(history[0] >> np.uint64(33)) % vocab_size

@@ -186,6 +186,17 @@ def test_text_that_fails_ends_its_own_sequence_only() -> None:
     rig.assert_nothing_is_held()
 
 
+def test_what_neighbours_decode_by_turns_lies_in_runs_of_slots_all_the_same() -> None:
+    rig = Rig()
+    rig.submit(*(make_request(number, prompt(10, number), max_new_tokens=64) for number in range(4)))
+    rig.run()
+    last = rig.executor.batches[-1]
+    for index in range(last.num_sequences):
+        slots = last.kv_indices[last.kv_indptr[index] : last.kv_indptr[index + 1]]
+        num_runs = 1 + int((slots[1:] != slots[:-1] + 1).sum())
+        assert num_runs <= 2 + 64 / 16
+
+
 @pytest.mark.parametrize("length", [1, 2, 60])
 def test_an_undisturbed_run_says_what_the_history_alone_implies(length: int) -> None:
     assert answer(prompt(length), 30) == continuation(prompt(length), 30, VOCAB)
