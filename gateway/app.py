@@ -2,7 +2,9 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Self
 
 import structlog
@@ -119,26 +121,28 @@ class GatewayApp:
         await self.stop()
 
 
-async def serve(config: GatewayConfig, stop: asyncio.Event) -> None:
-    """Run a gateway with its metrics endpoint until `stop` is set."""
+Announce = Callable[[str, str | None], None]  # (gRPC address, URL of the metrics or None)
+
+
+async def serve(config: GatewayConfig, on_ready: Announce, stop: asyncio.Event) -> None:
+    """Run a gateway with its metrics endpoint until `stop` is set. Raises OSError for an address that cannot be had."""
     observer = GatewayMetrics()
-    endpoint = MetricsServer.start(observer.registry, config.metrics) if config.metrics else None
-    try:
-        async with GatewayApp(config, observer):
-            await stop.wait()
-    finally:
-        if endpoint is not None:
-            endpoint.stop()
+    async with AsyncExitStack() as stack:
+        url = None
+        if config.metrics is not None:
+            url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics)).url
+        app = await stack.enter_async_context(GatewayApp(config, observer))
+        on_ready(app.address, url)
+        await stop.wait()
 
 
-def run_gateway(config: GatewayConfig) -> None:
-    """Run a gateway until SIGINT or SIGTERM."""
+def run_gateway(config: GatewayConfig, on_ready: Announce) -> None:
+    """Run a gateway until SIGINT or SIGTERM. Raises OSError for an address that cannot be had."""
 
     async def main() -> None:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        await serve(config, stop)
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(config, on_ready, stop)
 
     asyncio.run(main())

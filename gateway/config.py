@@ -47,6 +47,8 @@ class ServerConfig:
     default_deadline_s: Seconds = 600.0
     keepalive_time_s: Seconds = 30.0
     keepalive_timeout_s: Seconds = 10.0
+    # Clients may ping this often; who pings more loses the connection.
+    min_ping_interval_s: Seconds = 10.0
     # Connections older than this are asked to reconnect (streams on them finish), so that load spreads again.
     max_connection_age_s: Seconds = 1800.0
     # Time that running streams get to finish when the gateway stops.
@@ -62,6 +64,7 @@ class WorkerLinkConfig:
     """How the gateway keeps its stream to each worker."""
 
     connect_timeout_s: Seconds = 10.0
+    # Workers must permit pings this often, or they cut idle links.
     keepalive_time_s: Seconds = 10.0
     keepalive_timeout_s: Seconds = 5.0
     backoff_initial_s: Seconds = 0.1

@@ -193,6 +193,8 @@ def _channel_options(config: WorkerLinkConfig) -> list[tuple[str, int]]:
         ("grpc.enable_retries", 0),
         ("grpc.keepalive_time_ms", int(config.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * 1000)),
+        # What gRPC really waits for the answer to a ping; a minute by default, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(config.keepalive_timeout_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         # Tokenizers of tens of megabytes; prompts that the gateway's own limits have let in.
         ("grpc.max_receive_message_length", -1),

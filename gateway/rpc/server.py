@@ -82,8 +82,9 @@ def _options(config: ServerConfig, limits: GatewayLimits) -> list[tuple[str, int
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.keepalive_time_ms", int(config.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * 1000)),
+        # What gRPC really waits for the answer to a ping; a minute by default, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(config.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Clients may ping every ten seconds; long streams behind proxies need it.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(config.min_ping_interval_s * 1000)),
         ("grpc.max_connection_age_ms", int(config.max_connection_age_s * 1000)),
     ]

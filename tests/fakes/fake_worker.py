@@ -106,7 +106,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", -1),
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 100),
             ]
         )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.embedded_redis import find_program
-from gateway.app import GatewayApp
-from gateway.config import ServerConfig
+from gateway.app import GatewayApp, serve
+from gateway.config import ServerConfig, WorkerLinkConfig
 from radixgate.v1 import admin_pb2, inference_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import (
@@ -357,3 +358,118 @@ async def test_stopping_twice_is_harmless_and_a_port_in_use_is_an_error(redis_ur
         await second.start()
     for app in (second, first, first):
         await app.stop()
+
+
+async def test_a_running_gateway_shows_its_metrics_until_it_is_told_to_stop(redis_url: str, worker: FakeWorker) -> None:
+    stop = asyncio.Event()
+    ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
+    config = config_for(redis_url, [worker.address], metrics="127.0.0.1:0")
+    running = asyncio.create_task(serve(config, lambda address, url: ready.set_result((address, url)), stop))
+    address, url = await asyncio.wait_for(ready, 10)
+    assert url is not None
+    async with grpc.aio.insecure_channel(address) as channel:
+        stack = Stack(GatewayApp(config), RecordingObserver(), channel)
+        await stack.add_tenant("acme")
+        await until_serving(stack)
+        await stack.generate(**FOUR)
+        scraped = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read().decode())
+    assert 'radixgate_gateway_requests_total{code="OK",method="InferenceService/Generate",tenant="acme"} 1.0' in scraped
+    stop.set()
+    await asyncio.wait_for(running, 10)
+    await worker.until(lambda: worker.num_links == 0)
+
+
+async def until_serving(stack: Stack) -> None:
+    watch = health_stub(stack).Watch(health_pb2.HealthCheckRequest(service=INFERENCE), timeout=10)
+    while (await watch.read()).status != SERVING:
+        pass
+    watch.cancel()
+
+
+# --------------------------------------------------------------------------------------------------------- keepalive
+
+
+@pytest.mark.parametrize(("permitted_s", "kept"), [(0.1, True), (60.0, False)])
+async def test_clients_may_ping_as_often_as_configured_and_not_more(
+    redis_url: str, permitted_s: float, kept: bool
+) -> None:
+    async with gateway(redis_url, [], tenants=[], server=ServerConfig(min_ping_interval_s=permitted_s)) as stack:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.keepalive_time_ms", 250)]
+        options.append(("grpc.http2.max_pings_without_data", 0))
+        async with grpc.aio.insecure_channel(stack.app.address, options=options) as channel:
+            watch = health_stub(Stack(stack.app, stack.observer, channel)).Watch(health_pb2.HealthCheckRequest())
+            await watch.read()
+            idle = asyncio.ensure_future(watch.read())
+            # gRPC looks at its timers about once a second and forgives a few pings.
+            done, _ = await asyncio.wait({idle}, timeout=4.5 if kept else 15)
+            assert bool(done) is not kept
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await idle
+
+
+class Cable:
+    """A TCP connection to a worker that can be pulled out without anybody being told."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self._plugged = asyncio.Event()
+        self._plugged.set()
+        self.address = ""
+
+    async def __aenter__(self) -> "Cable":
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._tasks: set[asyncio.Task[None]] = set()
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def pull(self) -> None:
+        self._plugged.clear()
+
+    def plug(self) -> None:
+        self._plugged.set()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        for pair in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._carry(*pair)))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while received := await reader.read(65536):
+                await self._plugged.wait()
+                writer.write(received)
+        writer.close()
+
+
+async def test_a_worker_behind_a_dead_network_is_noticed_and_found_again(redis_url: str, worker: FakeWorker) -> None:
+    link = WorkerLinkConfig(
+        connect_timeout_s=0.5,
+        keepalive_time_s=0.3,
+        keepalive_timeout_s=0.3,
+        backoff_initial_s=0.02,
+        backoff_max_s=0.1,
+    )
+    async with Cable(worker.address) as cable, gateway(redis_url, [cable.address], worker_link=link) as stack:
+        await stack.ready()
+        worker.hold()
+        call = stack.call(**MANY)
+        await worker.until(lambda: worker.num_running == 1)
+        # Idle but healthy: pings alone keep the link.
+        idle = asyncio.ensure_future(call.read())
+        done, _ = await asyncio.wait({idle}, timeout=4.5)
+        assert not done
+        cable.pull()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await asyncio.wait_for(idle, 10)
+        assert Refusal.of(failure.value).reason == "WORKER_LOST"
+        cable.plug()
+        worker.go()
+        await stack.ready()
+        assert (await stack.generate(**FOUR)).token_ids == completion(IDS, 4)

@@ -1,6 +1,9 @@
 """The gateway's extra keys: from identity, and never the same for two callers who must not share."""
 
 import itertools
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,35 @@ async def test_the_key_is_the_cache_librarys_digest_of_what_is_known_of_the_call
     expected = ExtraKey(tenant="a", adapter="lora", adapter_revision="r1", cache_version=1000, scope="corpus")
     assert digest == expected.digest(SECRET.encode())
     assert len(digest) == EXTRA_KEY_BYTES
+
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "extra_key.json").read_text())
+
+
+class PinnedVersion(MemoryTenantStore):
+    """Tenants whose cache version is given."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self._version = version
+
+    async def cache_version(self, tenant_id: str, adapter: str) -> int | None:
+        return self._version
+
+
+class PinnedSecret:
+    async def secret(self) -> bytes:
+        return bytes.fromhex(GOLDEN["secret_hex"])
+
+
+@pytest.mark.parametrize("vector", GOLDEN["extra_keys"], ids=lambda vector: vector["name"])
+async def test_the_keys_are_the_pinned_ones(vector: dict[str, Any]) -> None:
+    fields = vector["fields"]
+    adapter = Adapter(fields["adapter"], fields["adapter_revision"]) if fields["adapter"] else None
+    if adapter is None and fields["adapter_revision"]:
+        pytest.skip("a revision without an adapter: a gateway makes no such key")
+    keys = ExtraKeys(PinnedVersion(fields["cache_version"]), PinnedSecret())
+    assert (await keys.digest(fields["tenant"], adapter, fields["scope"])).hex() == vector["digest_hex"]
 
 
 async def test_tenant_adapter_revision_and_scope_each_make_another_key(tenants: MemoryTenantStore) -> None:
