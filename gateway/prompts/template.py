@@ -40,14 +40,9 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
-        literals = environment.parse(source).find_all(nodes.Const)
         # A role that the template does not name could only be pasted between its markers: `"<|" + role + "|>"` would
         # let a client spell a marker of its own.
-        self.roles = _COMMON_ROLES | {
-            literal.value
-            for literal in literals
-            if isinstance(literal.value, str) and _ROLE_FORM.fullmatch(literal.value)
-        }
+        self.roles = _COMMON_ROLES | _named_roles(environment.parse(source))
         self._template = environment.from_string(source)
         self._special_tokens = dict(special_tokens)
 
@@ -67,6 +62,13 @@ class ChatTemplate:
             raise TemplateRefusal(
                 f"the model's chat template cannot render these messages ({type(error).__name__})"
             ) from None
+
+
+def _named_roles(template: nodes.Template) -> set[str]:
+    """Return the string literals that can be roles: all but the names of fields, as in `message["role"]`."""
+    fields = {id(item.arg) for item in template.find_all(nodes.Getitem)}
+    literals = [literal.value for literal in template.find_all(nodes.Const) if id(literal) not in fields]
+    return {value for value in literals if isinstance(value, str) and _ROLE_FORM.fullmatch(value)}
 
 
 class _RaisedError(jinja2.TemplateError):

@@ -76,7 +76,7 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 
 def test_roles_are_those_that_the_template_names() -> None:
-    roles = ChatTemplate("{% if messages[0].role == 'tool' %}x{% endif %}{{ '<|end|>' }}{{ 'Big' }}", {}).roles
+    roles = ChatTemplate("{% if messages[0]['role'] == 'tool' %}x{% endif %}{{ '<|end|>' }}{{ 'Big' }}", {}).roles
     assert roles == {"system", "user", "assistant", "tool"}
 
 
