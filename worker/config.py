@@ -48,8 +48,8 @@ class CacheConfig:
     policy: Literal["lru", "lfu", "fifo", "priority"] = "lru"
 
     def __post_init__(self) -> None:
-        if self.num_slots is not None and self.num_slots < self.page_size:
-            raise ValueError(f"num_slots ({self.num_slots}) must be at least page_size ({self.page_size})")
+        if self.num_slots is not None and self.num_slots % self.page_size:
+            raise ValueError(f"num_slots ({self.num_slots}) must be a multiple of page_size ({self.page_size})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

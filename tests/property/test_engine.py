@@ -91,7 +91,7 @@ class World:
         self.rig.assert_nothing_is_held()
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from([1, 16]),

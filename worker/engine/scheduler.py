@@ -129,7 +129,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft, now: float) -> bool:
         """Get slots for the next tokens of `sequence`, pausing others for it. False: it had to be paused itself."""
-        while not self._slots.secure(sequence, num_tokens, len(self._running), now):
+        while not self._slots.secure(sequence, num_tokens, now):
             victim = self._running[-1]
             self._pause(victim, draft, now)
             # Alone and out of slots it holds duplicates of what the cache has; it starts again without them, and fits.
@@ -177,7 +177,7 @@ class Scheduler:
         num_tokens = self._chunk_tokens(sequence, draft)
         # Asked once more, because what it hits can't be evicted for it any longer.
         fits = self._slots.fits(sequence, lease.num_tokens, self._running)
-        if not (fits and self._slots.secure(sequence, num_tokens, len(self._running) + 1, now)):
+        if not (fits and self._slots.secure(sequence, num_tokens, now)):
             sequence.stop()
             lease.release()
             return False

@@ -5,9 +5,6 @@ from collections.abc import Sequence as SequenceOf
 from hicache.cache import PrefixCache
 from worker.engine.sequence import Sequence
 
-_RUN_TOKENS = 16
-"""Slots that a sequence takes at a time while there are plenty, so that its KV lies in runs."""
-
 
 class SlotBudget:
     """Answers whether a sequence may start, and reserves slots for those that run.
@@ -33,16 +30,12 @@ class SlotBudget:
         pledged = sum(self._pledge(other, self._held(other)) for other in running)
         return pledged + self._pledge(sequence, hit_tokens) <= self.available
 
-    def secure(self, sequence: Sequence, num_tokens: int, num_running: int, now: float) -> bool:
+    def secure(self, sequence: Sequence, num_tokens: int, now: float) -> bool:
         """Make sure that the next `num_tokens` tokens of a running `sequence` have slots. False: there are too few."""
         lease = sequence.lease
         assert lease is not None
         lacking = sequence.num_computed + num_tokens - lease.num_tokens
-        if lacking <= 0:
-            return True
-        run = min(max(lacking, _RUN_TOKENS), sequence.capacity - lease.num_tokens)
-        plenty = self._cache.num_free_slots > 2 * _RUN_TOKENS * num_running
-        return lease.reserve(run if plenty else lacking, now=now)
+        return lacking <= 0 or lease.reserve(lacking, now=now)
 
     def _pledge(self, sequence: Sequence, held_tokens: int) -> int:
         # Who had to pause asks for twice as much each time, so that pauses of one sequence grow rare quickly.

@@ -11,6 +11,7 @@ from worker.config import EngineConfig
 from worker.engine import (
     Admission,
     Engine,
+    EngineObserver,
     FinishReason,
     Load,
     ModelLimits,
@@ -133,19 +134,19 @@ class Rig:
         text: NumberText | None = None,
         eos_token_ids: tuple[int, ...] = (EOS,),
         clock: Callable[[], float] | None = None,
-        observer: "Recorder | None" = None,
+        observer: EngineObserver | None = None,
     ) -> None:
         self.now = 0.0
         self.cache = PrefixCache(num_slots, page_size=page_size)
         self.executor = ScriptedExecutor(num_slots)
-        self.observer = observer or Recorder()
+        self.observer = Recorder()
         self.engine = Engine(
             self.cache,
             self.executor,
             text or NumberText(),
             ModelLimits(VOCAB, context_length, eos_token_ids),
             config or EngineConfig(),
-            observer=self.observer,
+            observer=observer or self.observer,
             clock=clock or (lambda: self.now),
         )
         self.outputs: dict[SequenceId, list[SequenceOutput]] = {}

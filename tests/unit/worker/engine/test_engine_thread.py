@@ -290,9 +290,10 @@ def test_submission_counts_from_the_call_not_from_when_the_engine_sees_it() -> N
 
 @pytest.mark.parametrize("num_requests", [0, 3])
 def test_no_thread_is_left_behind(num_requests: int) -> None:
-    consumer = Consumer()
-    before = threading.active_count()
-    with running(timed_rig(), consumer) as thread:
-        for number in range(num_requests):
-            thread.submit(make_request(number))
-    assert threading.active_count() == before
+    rig = timed_rig()
+    thread = EngineThread(rig.engine, Consumer(), name="leftover")
+    thread.start()
+    for number in range(num_requests):
+        thread.submit(make_request(number))
+    assert thread.stop(DEADLINE_S)
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("leftover")]
