@@ -13,10 +13,17 @@ _gguf: Any = transformers.modeling_gguf_pytorch_utils
 
 @contextmanager
 def reporting_bars(report: Callable[[float], None]) -> Iterator[None]:
-    """Inside the `with` block, bars draw nothing and report the fraction they have come to."""
+    """Inside the `with` block, bars draw nothing and report how far the furthest of them has come."""
+    furthest = 0.0
+
+    def rise(fraction: float) -> None:
+        nonlocal furthest
+        if fraction > furthest:
+            furthest = fraction
+            report(fraction)
 
     def bar(*args: Any, **kwargs: Any) -> "_Bar":
-        return _Bar(report, *args, **kwargs)
+        return _Bar(rise, *args, **kwargs)
 
     before = logging.set_tqdm_hook(lambda _factory, args, kwargs: bar(*args, **kwargs))
     theirs = _gguf.tqdm

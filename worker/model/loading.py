@@ -7,7 +7,8 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hicache.tiers.device import DevicePool, LayerShape
+from hicache.tiers.device import DevicePool, LayerShape, bytes_per_token
+from worker.attention.backend import AttentionBackend
 from worker.attention.registry import backend_by_name
 from worker.config import CacheConfig, ModelConfig
 from worker.errors import UnsupportedModelError
@@ -42,12 +43,11 @@ class LoadedModel:
     layers: tuple[LayerShape, ...]
     model: PreTrainedModel
     probed: tuple[ProbedLayer, ...]
-    attention: str  # name of the backend
+    backend: AttentionBackend
 
     @property
     def bytes_per_token(self) -> int:
-        values = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in self.layers)
-        return int(values * self.model.dtype.itemsize)
+        return bytes_per_token(self.layers, self.model.dtype)
 
     def num_slots(self, cache: CacheConfig) -> int:
         """Return how many slots the pool is to have: as configured, or as many as fit its memory.
@@ -61,27 +61,28 @@ class LoadedModel:
 
     def executor(self, num_slots: int) -> ModelExecutor:
         """Allocate a pool of `num_slots` slots and return what computes on it."""
-        device = self.model.device
-        pool = DevicePool(self.layers, num_slots, self.model.dtype, device)
-        return ModelExecutor(self.model, self.probed, pool, backend_by_name(self.attention, device))
+        pool = DevicePool(self.layers, num_slots, self.model.dtype, self.model.device)
+        return ModelExecutor(self.model, self.probed, pool, self.backend)
 
 
 def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     """Load what `config` names, converting a GGUF file first if need be. Nothing is fetched from anywhere.
 
-    Raises ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served here.
+    Raises ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served here, ValueError
+    for an unknown attention backend.
     """
     torch.set_num_threads(config.threads or hardware.usable_cores())
     device = _device(config.device)
     dtype = _dtype(config.dtype, device)
+    backend = backend_by_name(config.attention, device)
     source = find_model(config.model)
     folder = converted(source, cache_folder(), progress) if isinstance(source, GgufFile) else source
     model = _read(folder, dtype, device, progress)
-    return prepare(model, folder, config.attention, progress)
+    return prepare(model, folder, backend, progress)
 
 
 def prepare(
-    model: PreTrainedModel, folder: HuggingFaceFolder, attention: str, progress: ProgressReporter
+    model: PreTrainedModel, folder: HuggingFaceFolder, backend: AttentionBackend, progress: ProgressReporter
 ) -> LoadedModel:
     """Probe and check a model whose weights are in memory."""
     stage = f"Checking {folder.name}"
@@ -112,7 +113,7 @@ def prepare(
         layers=tuple(LayerShape(p.shape.kv_heads, p.shape.key_dim, p.shape.value_dim) for p in probed),
         model=model,
         probed=probed,
-        attention=attention,
+        backend=backend,
     )
     if not tested:
         num_tokens = num_check_tokens([p.shape.window for p in probed if p.shape.window is not None])
