@@ -1,9 +1,5 @@
 """`radixgate gateway`: one gateway process."""
 
-import asyncio
-import contextlib
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,10 +7,7 @@ import click
 from cli.options import config_options, load
 from cli.ready_file import write_ready_file
 from cli.validation import ConfigError, Fault
-from gateway.app import GatewayApp
-from gateway.config import GatewayConfig
-from metrics.exposition import MetricsServer
-from metrics.gateway import GatewayMetrics
+from gateway.app import run_gateway
 from metrics.logs import configure_logs
 
 
@@ -35,20 +28,6 @@ def command(
             write_ready_file(ready_file, {"grpc": address, "metrics": metrics_url})
 
     try:
-        asyncio.run(_serve(config.gateway, announce))
+        run_gateway(config.gateway, announce)
     except OSError as error:
         raise click.ClickException(str(error)) from error
-
-
-async def _serve(config: GatewayConfig, on_ready: Callable[[str, str | None], None]) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    metrics = GatewayMetrics()
-    async with contextlib.AsyncExitStack() as stack:
-        endpoint = None
-        if config.metrics is not None:
-            endpoint = stack.enter_context(MetricsServer.start(metrics.registry, config.metrics))
-        app = await stack.enter_async_context(GatewayApp(config, metrics))
-        on_ready(app.address, endpoint.url if endpoint is not None else None)
-        await stop.wait()
