@@ -63,11 +63,12 @@ class RadixTree:
                 break
             stop = min(size, limit - start)
             offset = 0
+            begins_with = packed.startswith
             while offset < stop:
                 child = node.children.get(packed[offset : offset + page_bytes])
                 if child is None:
                     break
-                if not packed.startswith(child.key, offset, stop):
+                if not begins_with(child.key, offset, stop):
                     shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
                     if not shared:
                         break

@@ -1,8 +1,8 @@
 """Any mix of requests, in any order, against a model that is a plain dictionary of prefixes.
 
-The model knows which whole-page prefixes are cached, and after an eviction finds out by `peek` which ones are gone. Beside
-it every slot holds what a model would have computed into it, so that a slot that is shared wrongly, reused too early or
-mixed up between namespaces is seen by whoever reads it.
+The model knows which whole-page prefixes are cached, and after an eviction finds out by `peek` which ones are gone.
+Beside it every slot holds what a model would have computed into it, so that a slot that is shared wrongly, reused too
+early or mixed up between namespaces is seen by whoever reads it.
 """
 
 from dataclasses import dataclass

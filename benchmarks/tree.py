@@ -1,0 +1,352 @@
+"""What the radix cache's own operations cost: no model, no tensors, one thread.
+
+    python -m benchmarks.tree [--repeat N] [--json PATH] [--plot PATH]
+
+Every row but the last three is the median of many measurements, in microseconds, at page size 1 and under LRU:
+
+    match_1k_1node_us            acquire a lease on 1,024 cached tokens that lie in one node: walk, lock, collect slots
+    match_8k_32node_us           the same, 8,192 tokens on a path of 32 nodes (each branches)
+    match_32k_32node_us          the same, 32,768 tokens on a path of 32 nodes
+    insert_8k_after_8k_us        commit 8,192 new tokens behind 8,192 that the lease holds in another node
+    split_32k_us                 acquire 32,768 tokens of which the first half is cached, inside a node of twice that
+                                 length: find where they part, split there in place, lock, collect slots
+    lock_unlock_depth50_us       lock and unlock a node 50 nodes deep
+    lock_unlock_depth50_held_us  the same while it is held already
+    evict_one_of_10k_us          reserve 32 slots of a full pool with 10,000 leaves of 32 tokens: evict the coldest
+                                 leaf, take its slots back, hand them out
+    evict_one_of_100k_us         the same with 100,000 leaves
+    leaf_bytes                   memory of such a leaf beyond its payload (4 bytes for each token, 4 for its slot)
+
+Keys are packed beforehand in these. `chat_turns_per_s` and `chat_1m_pool_turns_per_s` count whole turns per second of
+CPU time, packing included: acquire, reserve and commit the prompt, reserve and commit the answer, release. 1,000
+sessions of 10 turns share 64 system prompts of 2,048 tokens. A turn brings 115 tokens of question and 170 of answer;
+whose turn it is is drawn among all turns left (seed 0). That hits 96.3 % of all prompt tokens in an unlimited pool, and
+about 77 % in one of 1,000,000 slots. Each chat starts with an empty cache.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import describe_machine
+from hicache.cache import Lease, PrefixCache
+from hicache.keys import TOKEN_BYTES, Namespace, PrefixKey
+from hicache.node import Node
+
+Tokens = NDArray[np.int32]
+
+NAMESPACE = Namespace(bytes(16))
+VOCABULARY = 50_000
+LEAF_TOKENS = 32
+LEAVES = (1_000, 3_000, 10_000, 30_000, 100_000)
+
+SESSIONS, TURNS, SYSTEM_PROMPTS, SYSTEM_TOKENS = 1_000, 10, 64, 2_048
+QUESTION_TOKENS, ANSWER_TOKENS = 115, 170
+UNLIMITED, LIMITED = 4_000_000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A run of all sessions."""
+
+    turns_per_s: float
+    hit_rate: float
+    nodes: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Cost of the radix cache's own operations.")
+    parser.add_argument("--repeat", type=int, default=3, help="chats and timing loops per row (default 3)")
+    parser.add_argument("--json", type=Path, metavar="PATH")
+    parser.add_argument("--plot", type=Path, metavar="PATH")
+    arguments = parser.parse_args()
+    console = Console()
+    # Collections of a heap of 100,000 nodes would land in single measurements at random; what the cache drops it
+    # unlinks itself, so nothing piles up without them.
+    gc.disable()
+    with console.status("measuring") as status:
+        rows, scaling, chats = measure(arguments.repeat, status.update)
+    show(console, rows, scaling, chats)
+    report = {
+        "rows": rows,
+        "evict_one_us_by_leaves": scaling,
+        "hit_rates": {name: chat.hit_rate for name, chat in chats.items()},
+        "machine": describe_machine(),
+        "repeat": arguments.repeat,
+        "seed": 0,
+    }
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    if arguments.plot:
+        plot(arguments.plot, rows, scaling)
+
+
+def measure(repeat: int, progress: Callable[[str], None]) -> tuple[dict[str, float], dict[int, float], dict[str, Chat]]:
+    """Return the rows, the cost of one eviction by number of leaves, and the chats."""
+    rows: dict[str, float] = {}
+    for name, operation in {
+        "match_1k_1node_us": lambda: match(1_024, 1),
+        "match_8k_32node_us": lambda: match(8_192, 32),
+        "match_32k_32node_us": lambda: match(32_768, 32),
+        "insert_8k_after_8k_us": insert,
+        "split_32k_us": split,
+        "lock_unlock_depth50_us": lambda: lock_unlock(held=False),
+        "lock_unlock_depth50_held_us": lambda: lock_unlock(held=True),
+    }.items():
+        progress(name)
+        rows[name] = median_of(repeat, operation)
+    scaling: dict[int, float] = {}
+    for leaves in LEAVES:
+        progress(f"eviction among {leaves:,} leaves")
+        scaling[leaves] = median_of(repeat, lambda: evict_one(leaves))  # noqa: B023 - called before the next one
+    rows["evict_one_of_10k_us"] = scaling[10_000]
+    rows["evict_one_of_100k_us"] = scaling[100_000]
+    chats: dict[str, Chat] = {}
+    for name, num_slots in {"chat_turns_per_s": UNLIMITED, "chat_1m_pool_turns_per_s": LIMITED}.items():
+        progress(name)
+        runs = [chat(num_slots) for _ in range(repeat)]
+        chats[name] = sorted(runs, key=lambda run: run.turns_per_s)[len(runs) // 2]
+        rows[name] = chats[name].turns_per_s
+    progress("leaf_bytes")
+    rows["leaf_bytes"] = leaf_bytes()
+    return rows, scaling, chats
+
+
+def median_of(repeat: int, measurements: Callable[[], Iterator[float]]) -> float:
+    """Return the median of `repeat` rounds' measurements, in microseconds."""
+    return statistics.median(seconds for _ in range(repeat) for seconds in measurements()) * 1e6
+
+
+# ---------------------------------------------------------------------------------------------------------- operations
+
+
+def match(num_tokens: int, num_nodes: int) -> Iterator[float]:
+    cache = PrefixCache(2 * num_tokens)
+    key = chain(cache, num_tokens, num_nodes)
+    for _ in range(300):
+        start = perf_counter()
+        lease = cache.acquire(key, now=1.0)
+        yield perf_counter() - start
+        assert lease.hit.total == num_tokens
+        lease.release()
+
+
+def insert() -> Iterator[float]:
+    tokens = random_tokens(16_384)
+    half, whole = PrefixKey.of(NAMESPACE, tokens[:8_192]), PrefixKey.of(NAMESPACE, tokens)
+    for _ in range(50):
+        cache = PrefixCache(20_000)
+        store(cache, half)
+        # A second lease on the first half: what follows becomes a node of its own.
+        with cache.acquire(half, now=1.0), cache.acquire(whole, now=1.0) as lease:
+            assert lease.reserve(8_192, now=1.0)
+            start = perf_counter()
+            lease.commit(whole, now=1.0)
+            yield perf_counter() - start
+            assert cache.stats().nodes == 2
+
+
+def split() -> Iterator[float]:
+    tokens = random_tokens(32_768)
+    cached = PrefixKey.of(NAMESPACE, tokens)
+    parting = PrefixKey.of(NAMESPACE, np.concatenate([tokens[:16_384], tokens[16_384:] + 1]))
+    cache = PrefixCache(40_000)
+    store(cache, cached)
+    for _ in range(100):
+        start = perf_counter()
+        lease = cache.acquire(parting, now=1.0)
+        yield perf_counter() - start
+        assert (lease.hit.total, cache.stats().nodes) == (16_384, 2)
+        lease.release()
+        assert cache.stats().nodes == 1
+
+
+def lock_unlock(*, held: bool) -> Iterator[float]:
+    cache = PrefixCache(10_000)
+    key = chain(cache, 5_000, 50)
+    with cache.acquire(key, now=1.0) as lease:
+        node = lease._node
+    assert isinstance(node, Node)
+    assert depth(node) == 50
+    tree = cache._tree
+    if held:
+        tree.lock(node)
+    rounds = 20
+    for _ in range(200):
+        start = perf_counter()
+        for _ in range(rounds):
+            tree.lock(node)
+            tree.unlock(node)
+        yield (perf_counter() - start) / rounds
+
+
+def evict_one(leaves: int) -> Iterator[float]:
+    cache = full_of_leaves(leaves)
+    with cache.acquire(PrefixKey.of(NAMESPACE, []), now=1e9) as lease:
+        for _ in range(500):
+            before = cache.stats()
+            start = perf_counter()
+            reserved = lease.reserve(LEAF_TOKENS, now=1e9)
+            yield perf_counter() - start
+            assert reserved
+            assert cache.stats().leaves == before.leaves - 1
+
+
+def leaf_bytes() -> float:
+    leaves = 20_000
+    cache = PrefixCache(leaves * LEAF_TOKENS)
+    keys = leaf_keys(leaves)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for now, key in enumerate(keys):
+            store(cache, key, float(now))
+        total, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return total / leaves - LEAF_TOKENS * 2 * TOKEN_BYTES
+
+
+def chat(num_slots: int) -> Chat:
+    """Run all sessions on an empty cache, in CPU time."""
+    rng = np.random.default_rng(0)
+    system = [random_tokens(SYSTEM_TOKENS, rng) for _ in range(SYSTEM_PROMPTS)]
+    a_turn = QUESTION_TOKENS + ANSWER_TOKENS
+    sessions = [
+        np.concatenate([system[index % SYSTEM_PROMPTS], random_tokens(TURNS * a_turn, rng)])
+        for index in range(SESSIONS)
+    ]
+    order = rng.permutation(np.repeat(np.arange(SESSIONS), TURNS)).tolist()
+    turns = [0] * SESSIONS
+    cache = PrefixCache(num_slots)
+    hits = prompts = 0
+    start = process_time()
+    for now, session in enumerate(order):
+        prompt_tokens = SYSTEM_TOKENS + turns[session] * a_turn + QUESTION_TOKENS
+        turns[session] += 1
+        prompts += prompt_tokens
+        hits += chat_turn(cache, sessions[session], prompt_tokens, float(now))
+    seconds = process_time() - start
+    cache.check()
+    return Chat(SESSIONS * TURNS / seconds, hits / prompts, cache.stats().nodes)
+
+
+def chat_turn(cache: PrefixCache, tokens: Tokens, prompt_tokens: int, now: float) -> int:
+    prompt = PrefixKey.of(NAMESPACE, tokens[:prompt_tokens])
+    with cache.acquire(prompt, now=now, max_tokens=prompt_tokens - 1) as lease:
+        advance(lease, prompt, now)
+        advance(lease, PrefixKey.of(NAMESPACE, tokens[: prompt_tokens + ANSWER_TOKENS]), now)
+        return lease.hit.total
+
+
+# -------------------------------------------------------------------------------------------------------------- set-up
+
+
+def random_tokens(num_tokens: int, rng: np.random.Generator | None = None) -> Tokens:
+    return (rng or np.random.default_rng(0)).integers(VOCABULARY, size=num_tokens, dtype=np.int32)
+
+
+def advance(lease: Lease, key: PrefixKey, now: float) -> None:
+    if not lease.reserve(len(key) - lease.num_tokens, now=now):
+        raise MemoryError("the pool is too small for one request")
+    lease.commit(key, now=now)
+
+
+def store(cache: PrefixCache, key: PrefixKey, now: float = 0.0) -> None:
+    with cache.acquire(key, now=now) as lease:
+        advance(lease, key, now)
+
+
+def chain(cache: PrefixCache, num_tokens: int, num_nodes: int) -> PrefixKey:
+    """Cache a path of `num_nodes` nodes of equal length and return its key. Each node but the last one branches."""
+    tokens = random_tokens(num_tokens)
+    key = PrefixKey.of(NAMESPACE, tokens)
+    store(cache, key)
+    for index in range(1, num_nodes):
+        end = index * num_tokens // num_nodes
+        store(cache, key.prefix(end).extend([VOCABULARY]))
+    return key
+
+
+def depth(node: Node) -> int:
+    """Return how many nodes lie on the path down to `node`, itself included, the root not."""
+    nodes = 0
+    above: Node | None = node
+    while above is not None and not above.is_root:
+        nodes, above = nodes + 1, above.parent
+    return nodes
+
+
+def leaf_keys(leaves: int) -> list[PrefixKey]:
+    tokens = np.random.default_rng(0).integers(VOCABULARY, size=(leaves, LEAF_TOKENS), dtype=np.int32)
+    tokens[:, 0] = np.arange(leaves)  # no two share a prefix
+    return [PrefixKey.of(NAMESPACE, row) for row in tokens]
+
+
+def full_of_leaves(leaves: int) -> PrefixCache:
+    """Return a cache without a free slot whose leaves were stored in random order of age."""
+    cache = PrefixCache(leaves * LEAF_TOKENS)
+    ages = np.random.default_rng(1).permutation(leaves).tolist()
+    for age, key in zip(ages, leaf_keys(leaves), strict=True):
+        store(cache, key, float(age))
+    assert cache.num_free_slots == 0
+    assert cache.stats().leaves == leaves
+    return cache
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def show(console: Console, rows: dict[str, float], scaling: dict[int, float], chats: dict[str, Chat]) -> None:
+    table = Table(title="Radix cache", title_justify="left")
+    table.add_column("row")
+    table.add_column("value", justify="right")
+    table.add_column("", style="dim")
+    for name, value in rows.items():
+        run = chats.get(name)
+        remark = f"hit rate {run.hit_rate:.1%}, {run.nodes:,} nodes at the end" if run else ""
+        table.add_row(name, f"{value:,.2f}" if value < 1000 else f"{value:,.0f}", remark)
+    console.print(table)
+    scaled = Table(title="Evicting one leaf", title_justify="left")
+    for leaves in scaling:
+        scaled.add_column(f"of {leaves:,}", justify="right")
+    scaled.add_row(*(f"{value:.2f} µs" for value in scaling.values()))
+    console.print(scaled)
+    console.print(", ".join(f"{name} {value}" for name, value in describe_machine().items()), style="dim")
+
+
+def plot(path: Path, rows: dict[str, float], scaling: dict[int, float]) -> None:
+    import matplotlib  # noqa: PLC0415 - only whoever wants a plot needs it
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    names = [name for name in rows if name.endswith("_us")]
+    left.barh([name.removesuffix("_us") for name in names], [rows[name] for name in names], color="tab:blue")
+    for index, name in enumerate(names):
+        left.text(rows[name], index, f" {rows[name]:.1f}", va="center", fontsize=8)
+    left.invert_yaxis()
+    left.margins(x=0.15)
+    left.set(title="One operation", xlabel="µs")
+    right.plot(list(scaling), list(scaling.values()), marker="o")
+    right.set(title="Evicting one leaf", xlabel="leaves in the tree", ylabel="µs", xscale="log", ylim=(0, None))
+    right.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
