@@ -11,5 +11,6 @@ def test_the_example_in_the_readme_runs() -> None:
 
 def test_the_readme_names_every_module() -> None:
     modules = {path.stem for path in README.parent.glob("*.py")} - {"__init__", "errors"}
-    named = set(re.findall(r"`(\w+)`", "".join(line for line in README.read_text().splitlines() if line.startswith("|"))))
+    table = "".join(line for line in README.read_text().splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`(\w+)`", table))
     assert modules <= named
