@@ -46,7 +46,7 @@ def _require(holds: bool, message: str) -> None:
 
 def _reachable(tree: RadixTree) -> list[Node]:
     found: dict[Node, None] = {}
-    pending = list(tree.tops.values())
+    pending = list(tree.roots.tops.values())
     while pending:
         node = pending.pop()
         _require(node not in found, "a node is reached in two ways")
@@ -95,11 +95,11 @@ def _check_spaces(tree: RadixTree, reachable: Sequence[Node]) -> None:
     for node in reachable:
         if node.is_root and node.space is not None:
             roots.setdefault(node.space, set()).add(node)
-    _require(set(tree.spaces.values()) == set(roots), "the namespaces listed are not those of the roots in reach")
+    _require(set(tree.roots.spaces.values()) == set(roots), "the namespaces listed are not those of the roots in reach")
     for space, found in roots.items():
-        _require(tree.spaces.get(space.namespace) is space, "a namespace is listed under another name")
+        _require(tree.roots.spaces.get(space.namespace) is space, "a namespace is listed under another name")
         _require(space.roots == found, "a namespace does not know its roots")
-    for namespace, top in tree.tops.items():
+    for namespace, top in tree.roots.tops.items():
         _require(top.parent is None, "a root at the top has a parent")
         _require(top.is_root, "a node at the top is no root")
         _require(top.space is not None and top.space.namespace == namespace, "a root at the top is listed wrongly")

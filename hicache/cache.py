@@ -115,7 +115,7 @@ class PrefixCache:
             private_slots=self.num_slots - free - cached,
             nodes=self._tree.num_nodes,
             leaves=self._tree.num_leaves,
-            namespaces=len(self._tree.spaces),
+            namespaces=len(self._tree.roots.spaces),
             open_leases=len(self._leases),
             evicted_tokens=self._evicted_tokens,
         )

@@ -1,19 +1,9 @@
-"""One node of the radix tree, and the record of one namespace. Plain state, owned and kept consistent by the tree."""
+"""The nodes of the radix tree, and the roots among them by namespace. State that the tree owns and keeps consistent."""
 
 from hicache.keys import TOKEN_BYTES, Namespace
 
 # What a child hangs by: the packed first page of its key, or the namespace that begins below its parent.
 Edge = bytes | Namespace
-
-
-class Space:
-    """One namespace of the tree: its roots, one at the top and one below every barrier node where it continues."""
-
-    __slots__ = ("namespace", "roots")
-
-    def __init__(self, namespace: Namespace) -> None:
-        self.namespace = namespace
-        self.roots: set[Node] = set()
 
 
 class Node:
@@ -55,7 +45,7 @@ class Node:
         key: bytearray,
         value: bytearray,
         parent: "Node | None",
-        space: Space | None,
+        space: "Space | None",
         now: float,
         priority: int = 0,
     ) -> None:
@@ -93,3 +83,54 @@ class Node:
 
 # Shared by all leaves, and never written to: a dict of its own would cost each of them 64 bytes.
 NO_CHILDREN: dict[Edge, Node] = {}
+
+
+class Space:
+    """One namespace of the tree: its roots, one at the top and one below every barrier node where it continues."""
+
+    __slots__ = ("namespace", "roots")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.roots: set[Node] = set()
+
+
+class Roots:
+    """Every root of a tree. Invariant: a namespace is listed as long as it has one, and each is found from above it."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[Namespace, Space] = {}
+        self.tops: dict[Namespace, Node] = {}  # the roots that hang below no barrier
+
+    def below(self, barrier: Node | None, namespace: Namespace) -> Node | None:
+        return self.tops.get(namespace) if barrier is None else barrier.children.get(namespace)
+
+    def plant(self, barrier: Node | None, namespace: Namespace) -> Node:
+        """Make the root of `namespace` below `barrier`, or at the top. There must be none yet."""
+        space = self.spaces.get(namespace)
+        if space is None:
+            space = self.spaces[namespace] = Space(namespace)
+        root = Node(bytearray(), bytearray(), barrier, space, 0.0)
+        space.roots.add(root)
+        if barrier is None:
+            self.tops[namespace] = root
+        else:
+            barrier.adopt(namespace, root)
+        return root
+
+    def uproot(self, root: Node) -> None:
+        """Cut a root off, with all that hangs below it. It still knows its barrier."""
+        space = root.space
+        if space is None:
+            return
+        if root.parent is None:
+            del self.tops[space.namespace]
+        else:
+            root.parent.disown(space.namespace)
+        space.roots.remove(root)
+        if not space.roots:
+            del self.spaces[space.namespace]
+
+    def of(self, namespace: Namespace) -> list[Node]:
+        space = self.spaces.get(namespace)
+        return [] if space is None else list(space.roots)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hicache.keys import TOKEN_BYTES, Namespace, Part
-from hicache.node import NO_CHILDREN, Edge, Node, Space
+from hicache.node import Edge, Node, Roots
 from hicache.packed import shared_bytes
 from hicache.policy import EvictionPolicy
 from hicache.victims import Victims
@@ -37,8 +37,7 @@ class RadixTree:
         self.page_bytes = page_size * TOKEN_BYTES
         self.policy = policy
         self.victims = Victims(policy)
-        self.spaces: dict[Namespace, Space] = {}
-        self.tops: dict[Namespace, Node] = {}  # roots that hang below no barrier
+        self.roots = Roots()
         self.cached_bytes = 0  # values of all nodes, those of dropped ones that a lease still holds included
         self.locked_bytes = 0  # the part of it that is locked
         self.num_nodes = 0  # roots and dropped nodes not included
@@ -58,7 +57,7 @@ class RadixTree:
         page_bytes = self.page_bytes
         start = 0
         for namespace, packed, size in parts:
-            node = self._root_below(last, namespace)
+            node = self.roots.below(last, namespace)
             if node is None:
                 break
             stop = min(size, limit - start)
@@ -91,7 +90,7 @@ class RadixTree:
         last: Node | None = None
         page_bytes = self.page_bytes
         for namespace, packed, size in parts:
-            node = self._root_below(last, namespace)
+            node = self.roots.below(last, namespace)
             if node is None:
                 break
             stop = min(size, limit - found)
@@ -126,7 +125,7 @@ class RadixTree:
             offset = position - start
             if offset < size:
                 if not offset:
-                    node = self._root_below(node, namespace) or self._new_root(node, namespace)
+                    node = self.roots.below(node, namespace) or self._new_root(node, namespace)
                 assert node is not None
                 node, known = self._descend(node, packed, offset, size)
                 if known > offset:
@@ -177,23 +176,11 @@ class RadixTree:
         node.adopt(key[: self.page_bytes], child)
         return child
 
-    def _root_below(self, barrier: Node | None, namespace: Namespace) -> Node | None:
-        return self.tops.get(namespace) if barrier is None else barrier.children.get(namespace)
-
     def _new_root(self, barrier: Node | None, namespace: Namespace) -> Node:
-        space = self.spaces.get(namespace)
-        if space is None:
-            space = self.spaces[namespace] = Space(namespace)
-        root = Node(bytearray(), bytearray(), barrier, space, 0.0)
-        space.roots.add(root)
-        if barrier is None:
-            self.tops[namespace] = root
-        else:
-            if not barrier.children:
-                self.num_leaves -= 1
+        if barrier is not None:
+            self.num_leaves -= 0 if barrier.children else 1
             self.victims.discard(barrier)
-            barrier.adopt(namespace, root)
-        return root
+        return self.roots.plant(barrier, namespace)
 
     # Reshaping
 
@@ -316,16 +303,9 @@ class RadixTree:
 
         What is locked stays allocated, out of reach, until its last lease ends.
         """
-        space = self.spaces.pop(namespace, None)
-        if space is None:
-            return []
         freed: list[bytearray] = []
-        for root in list(space.roots):
+        for root in self.roots.of(namespace):
             barrier = root.parent
-            if barrier is None:
-                del self.tops[namespace]
-            else:
-                barrier.disown(namespace)
             for node in list(_subtree(root)):
                 self._detach(node, freed)
             if barrier is not None:
@@ -334,14 +314,11 @@ class RadixTree:
 
     def _detach(self, node: Node, freed: list[bytearray]) -> None:
         if node.is_root:
-            assert node.space is not None
-            self._forget_root(node, node.space)
+            self.roots.uproot(node)
         else:
             self.num_nodes -= 1
-            # Leaves of the tree are counted before their children are let go.
-            self.num_leaves -= not node.children
+            self.num_leaves -= 0 if node.children else 1
         node.space = None
-        node.children = NO_CHILDREN
         if not node.lock_ref:
             self.victims.discard(node)
             self.cached_bytes -= len(node.value)
@@ -369,19 +346,11 @@ class RadixTree:
             self.num_leaves += 1
             if not node.lock_ref:
                 self.victims.add(node)
-        elif node.space is not None:
-            namespace = node.space.namespace
-            self._forget_root(node, node.space)
-            if node.parent is None:
-                del self.tops[namespace]
-            else:
-                node.parent.disown(namespace)
-                self._after_loss(node.parent)
-
-    def _forget_root(self, root: Node, space: Space) -> None:
-        space.roots.discard(root)
-        if not space.roots:
-            self.spaces.pop(space.namespace, None)
+        else:
+            barrier = node.parent
+            self.roots.uproot(node)
+            if barrier is not None:
+                self._after_loss(barrier)
 
 
 def _subtree(root: Node) -> Iterator[Node]:

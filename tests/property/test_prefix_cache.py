@@ -41,7 +41,7 @@ class Running:
 @st.composite
 def token_lists(draw: st.DrawFn, page_size: int, max_pages: int) -> list[int]:
     """Runs of pages that often agree: wholly, in their first token, or in all but their last one."""
-    kinds = draw(st.lists(st.sampled_from("xyz"), max_size=max_pages))
+    kinds = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=max_pages))
     first, rest = {"x": 0, "y": 0, "z": 1}, {"x": 0, "y": 1, "z": 1}
     tokens = [token for kind in kinds for token in [first[kind]] * (page_size - 1) + [rest[kind]]]
     return tokens[: len(tokens) - draw(st.integers(0, page_size - 1))]
@@ -54,6 +54,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.running: list[Running] = []
         self.cached: dict[Path, PrefixKey] = {}
+        self.asked: list[tuple[tuple[str, ...], PrefixKey]] = []
         self.now = 0.0
         self.computed = np.zeros(NUM_PAGES * self.page_size, dtype=np.int64)
 
@@ -64,61 +65,35 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------------ the rules
 
-    @precondition(lambda self: len(self.running) < 5)
-    @rule(data=st.data(), name=st.sampled_from(NAMES), below_public=st.booleans(), priority=st.integers(0, 2))
-    def acquire(self, data: st.DataObject, name: str, below_public: bool, priority: int) -> None:
-        tokens = data.draw(token_lists(self.page_size, 8))
-        names: tuple[str, ...] = (name,)
-        key = PrefixKey.of(namespace(name), tokens)
-        if below_public and name != "public":
-            barrier = data.draw(st.integers(0, len(tokens)))
-            names = ("public", name)
-            segments = (Segment(namespace("public"), tokens[:barrier]), Segment(namespace(name), tokens[barrier:]))
-            key = PrefixKey(segments)
-        max_tokens = data.draw(st.none() | st.integers(0, len(tokens)))
-        expected = self.longest_cached(key, max_tokens)
-        assert self.cache.peek(key, max_tokens=max_tokens).total == expected
-        self.now += 1
-        lease = self.cache.acquire(key, now=self.now, max_tokens=max_tokens, priority=priority)
-        assert lease.hit.device == lease.num_tokens == expected
-        self.running.append(Running(lease, names, key, expected, expected))
+    @precondition(lambda self: len(self.running) < 6)
+    @rule(data=st.data(), priority=st.integers(0, 2))
+    def acquire(self, data: st.DataObject, priority: int) -> None:
+        names, key = self.draw_key(data)
+        self.open(names, key, data.draw(st.none() | st.integers(0, len(key))), priority)
+
+    @rule(data=st.data(), priority=st.integers(0, 2), stays=st.booleans())
+    def serve(self, data: st.DataObject, priority: int, stays: bool) -> None:
+        """A whole request at once, as the engine runs it; most of what is cached comes from here."""
+        names, key = self.draw_key(data)
+        sequence = self.open(names, key, max(0, len(key) - 1), priority)
+        if self.advance(sequence, len(key) - sequence.lease.num_tokens):
+            self.publish(sequence, len(key))
+        if not stays or len(self.running) > 6:
+            self.running.remove(sequence)
+            sequence.lease.release()
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), num_pages=st.integers(0, 5), tail=st.integers(0, 15))
-    def compute(self, data: st.DataObject, num_pages: int, tail: int) -> None:
+    @rule(data=st.data(), num_pages=st.integers(0, 5), tail=st.integers(0, 15), commits=st.booleans())
+    def compute(self, data: st.DataObject, num_pages: int, tail: int, commits: bool) -> None:
         sequence = data.draw(st.sampled_from(self.running))
-        num_tokens = num_pages * self.page_size + tail % self.page_size
-        before, held = self.cache.stats(), sequence.lease.slots.tolist()
-        self.now += 1
-        if not sequence.lease.reserve(num_tokens, now=self.now):
-            assert self.cache.stats() == before
-            assert sequence.lease.slots.tolist() == held
-            spare = -len(held) % self.page_size
-            assert num_tokens > spare + before.free_slots + before.cached_slots - before.locked_slots
-            return
-        self.learn_what_was_evicted(before.evicted_tokens)
-        assert sequence.lease.slots.tolist()[: len(held)] == held
-        length = sequence.lease.num_tokens
-        assert length == len(held) + num_tokens
-        if length > len(sequence.key):
-            sequence.key = sequence.key.extend([0] * (length - len(sequence.key)))
-        slots = sequence.lease.slots[sequence.computed :]
-        self.computed[slots] = content(sequence)[sequence.computed : length]
-        sequence.computed = length
+        if self.advance(sequence, num_pages * self.page_size + tail % self.page_size) and commits:
+            self.publish(sequence, sequence.computed)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
         sequence = data.draw(st.sampled_from(self.running))
-        length = data.draw(st.integers(0, sequence.computed))
-        held = sequence.lease.slots.tolist()
-        self.now += 1
-        published = sequence.key.prefix(length)
-        sequence.lease.commit(published, now=self.now)
-        assert sequence.lease.slots.tolist() == held
-        if not sequence.dropped:
-            sequence.committed = max(sequence.committed, length // self.page_size * self.page_size)
-            self.cached.update(self.prefixes(sequence.names, published))
+        self.publish(sequence, data.draw(st.integers(0, sequence.computed)))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -127,9 +102,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         sequence.lease.release()
         sequence.lease.release()
 
-    @rule(name=st.sampled_from(NAMES), certainly=st.integers(0, 3))
-    def drop(self, name: str, certainly: int) -> None:
-        if certainly:  # rarely, or nothing else would ever be cached
+    @rule(name=st.sampled_from(NAMES), seldom=st.sampled_from([False] * 9 + [True]))
+    def drop(self, name: str, seldom: bool) -> None:
+        if not seldom:
             return
         free = self.cache.num_free_slots
         assert self.cache.drop(namespace(name)) == self.cache.num_free_slots - free
@@ -169,6 +144,66 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.cache.check()
             assert self.cache.num_free_slots == self.cache.num_slots
 
+    # ----------------------------------------------------------------------------------------------- parts of the rules
+
+    def draw_key(self, data: st.DataObject) -> tuple[tuple[str, ...], PrefixKey]:
+        """A key that often goes on from, or parts from, one that was asked for before."""
+        tokens = data.draw(token_lists(self.page_size, 6))
+        if self.asked and data.draw(st.sampled_from([True, True, True, False])):
+            names, earlier = data.draw(st.sampled_from(self.asked))
+            key = earlier.prefix(data.draw(st.integers(0, len(earlier)))).extend(tokens[: 4 * self.page_size])
+            key = key.prefix(min(len(key), 12 * self.page_size))
+        else:
+            name = data.draw(st.sampled_from(NAMES))
+            names, key = (name,), PrefixKey.of(namespace(name), tokens)
+            if name != "public" and data.draw(st.booleans()):
+                barrier = data.draw(st.integers(0, len(tokens)))
+                public, own = Segment(namespace("public"), tokens[:barrier]), Segment(namespace(name), tokens[barrier:])
+                names, key = ("public", name), PrefixKey((public, own))
+        self.asked.append((names, key))
+        return names, key
+
+    def open(self, names: tuple[str, ...], key: PrefixKey, max_tokens: int | None, priority: int) -> Running:
+        expected = self.longest_cached(names, key, max_tokens)
+        assert self.cache.peek(key, max_tokens=max_tokens).total == expected
+        self.now += 1
+        lease = self.cache.acquire(key, now=self.now, max_tokens=max_tokens, priority=priority)
+        assert lease.hit.device == lease.num_tokens == expected
+        sequence = Running(lease, names, key, expected, expected)
+        self.running.append(sequence)
+        return sequence
+
+    def advance(self, sequence: Running, num_tokens: int) -> bool:
+        """Reserve slots and compute into them, or see to it that there really was no room."""
+        before, held = self.cache.stats(), sequence.lease.slots.tolist()
+        self.now += 1
+        if not sequence.lease.reserve(num_tokens, now=self.now):
+            assert self.cache.stats() == before
+            assert sequence.lease.slots.tolist() == held
+            spare = -len(held) % self.page_size
+            assert num_tokens > spare + before.free_slots + before.cached_slots - before.locked_slots
+            return False
+        self.learn_what_was_evicted(before.evicted_tokens)
+        length = sequence.lease.num_tokens
+        assert length == len(held) + num_tokens
+        assert sequence.lease.slots.tolist()[: len(held)] == held
+        if length > len(sequence.key):
+            sequence.key = sequence.key.extend([0] * (length - len(sequence.key)))
+        slots = sequence.lease.slots[sequence.computed :]
+        self.computed[slots] = content(sequence)[sequence.computed : length]
+        sequence.computed = length
+        return True
+
+    def publish(self, sequence: Running, length: int) -> None:
+        held = sequence.lease.slots.tolist()
+        self.now += 1
+        published = sequence.key.prefix(length)
+        sequence.lease.commit(published, now=self.now)
+        assert sequence.lease.slots.tolist() == held
+        if not sequence.dropped:
+            sequence.committed = max(sequence.committed, length // self.page_size * self.page_size)
+            self.cached.update(self.prefixes(sequence.names, published))
+
     # ---------------------------------------------------------------------------------------------------------- model
 
     def prefixes(self, names: tuple[str, ...], key: PrefixKey) -> dict[Path, PrefixKey]:
@@ -176,8 +211,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         lengths = range(self.page_size, len(key) + 1, self.page_size)
         return {path_of(names, key.prefix(length), self.page_size): key.prefix(length) for length in lengths}
 
-    def longest_cached(self, key: PrefixKey, max_tokens: int | None) -> int:
-        names = tuple(name for segment in key.segments for name in NAMES if namespace(name) == segment.namespace)
+    def longest_cached(self, names: tuple[str, ...], key: PrefixKey, max_tokens: int | None) -> int:
         limit = len(key) if max_tokens is None else max_tokens
         hits = [len(prefix) for path, prefix in self.prefixes(names, key).items() if path in self.cached]
         return max((length for length in hits if length <= limit), default=0)

@@ -29,10 +29,10 @@ class Setting:
         self.lease: Lease = start(self.cache, key([*SHARED, 30, 31, 32, 33]), 3.0)
         assert self.lease.reserve(3, now=3.0)
         self.tree = self.cache._tree
-        self.top = self.tree.tops[namespace()]
+        self.top = self.tree.roots.tops[namespace()]
         (self.stem,) = self.top.children.values()
         self.cold, self.held = self.stem.children.values()
-        (self.barrier,) = self.tree.tops[namespace("public")].children.values()
+        (self.barrier,) = self.tree.roots.tops[namespace("public")].children.values()
         (self.guest_root,) = self.barrier.children.values()
         (self.guest,) = self.guest_root.children.values()
         self.cache.check()
@@ -104,8 +104,8 @@ def empty_a_node(setting: Setting) -> None:
 
 
 def leave_an_empty_root(setting: Setting) -> None:
-    space = setting.tree.spaces[namespace("idle")] = Space(namespace("idle"))
-    root = setting.tree.tops[namespace("idle")] = Node(bytearray(), bytearray(), None, space, 0.0)
+    space = setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"))
+    root = setting.tree.roots.tops[namespace("idle")] = Node(bytearray(), bytearray(), None, space, 0.0)
     space.roots.add(root)
 
 
@@ -122,23 +122,23 @@ def move_a_node_to_another_namespace(setting: Setting) -> None:
 
 
 def forget_a_namespace(setting: Setting) -> None:
-    del setting.tree.spaces[namespace("guest")]
+    del setting.tree.roots.spaces[namespace("guest")]
 
 
 def forget_a_root(setting: Setting) -> None:
-    setting.tree.spaces[namespace("guest")].roots.clear()
+    setting.tree.roots.spaces[namespace("guest")].roots.clear()
 
 
 def rename_a_namespace(setting: Setting) -> None:
-    setting.tree.spaces[namespace("other")] = setting.tree.spaces.pop(namespace("guest"))
+    setting.tree.roots.spaces[namespace("other")] = setting.tree.roots.spaces.pop(namespace("guest"))
 
 
 def rename_a_top(setting: Setting) -> None:
-    setting.tree.tops[namespace("other")] = setting.tree.tops.pop(namespace())
+    setting.tree.roots.tops[namespace("other")] = setting.tree.roots.tops.pop(namespace())
 
 
 def hang_a_top_below_another(setting: Setting) -> None:
-    setting.top.parent = setting.tree.tops[namespace("public")]
+    setting.top.parent = setting.tree.roots.tops[namespace("public")]
 
 
 def drop_without_telling_the_lease(setting: Setting) -> None:

@@ -314,7 +314,7 @@ def test_an_evicted_run_takes_its_memory_along() -> None:
     serve(cache, key(np.arange(100_000, dtype=np.int32)), 0.0)
     with cache.acquire(key([]), now=1.0) as lease:
         assert lease.reserve(99_990, now=1.0)
-        (leaf,) = cache._tree.tops[namespace()].children.values()
+        (leaf,) = cache._tree.roots.tops[namespace()].children.values()
         assert len(leaf.key) == 40
         assert leaf.key.__sizeof__() < 1000
 
