@@ -27,7 +27,10 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace the model's linear layers, if that works here; return how many were replaced."""
+    """Replace the model's linear layers, if that works here; return how many were replaced.
+
+    What is left of the weights is copied: tensors mapped from a file would keep all of that file in memory.
+    """
     linears = [
         (parent, name, child)
         for parent in model.modules()
@@ -38,6 +41,8 @@ def pack_linears(model: nn.Module) -> int:
         return 0
     for parent, name, linear in linears:
         setattr(parent, name, PackedLinear(linear))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
     return len(linears)
 
 
