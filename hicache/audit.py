@@ -81,6 +81,7 @@ def _check_node(tree: RadixTree, node: Node) -> None:
     _require(len(node.key) == len(node.value), f"a node has {len(node.key)} bytes of key, {len(node.value)} of value")
     _require(len(node.key) % tree.page_bytes == 0, f"a node of {node.num_tokens} tokens has no whole pages")
     _require(not node.is_root or bool(node.children), "a root has no children")
+    _require(bool(node.children) or node.children is NO_CHILDREN, "a leaf keeps an empty dict")
     above = 0 if node.parent is None else node.parent.depth
     _require(node.depth == above + len(node.key), f"a node at depth {node.depth} ends {len(node.key)} below {above}")
     for edge, child in node.children.items():

@@ -188,8 +188,7 @@ class RadixTree:
         """Cut the first `size` bytes off a node and return them as its new parent. Leases that end in the node stay."""
         parent = lower.parent
         assert parent is not None
-        upper = Node(lower.key[:size], lower.value[:size], parent, lower.space, lower.stored_time, lower.priority)
-        upper.last_access_time = lower.last_access_time
+        upper = Node(lower.key[:size], lower.value[:size], parent, lower.space, lower.stored_time)
         upper.hit_count = lower.hit_count
         upper.lock_ref = 1 if lower.lock_ref else 0
         # Copies on both sides: a view, or a buffer cut at its front, would keep the whole run's memory alive.

@@ -97,15 +97,39 @@ def test_priority_goes_before_age() -> None:
     assert eviction_order(cache) == "BCA"
 
 
-def test_a_shared_prefix_takes_the_priority_of_whoever_uses_it() -> None:
-    cache = PrefixCache(10, policy=policy.by_name("priority"))
-    serve(cache, key([1, 1, 1, 1, 5]), 1.0, priority=5)
-    serve(cache, key([1, 1, 1, 1, 6]), 2.0)
-    serve(cache, key([2, 2, 2, 2]), 3.0, priority=1)
-    with cache.acquire(key([9] * 5), now=4.0) as pressure:
-        assert pressure.reserve(5, now=4.0)
-        assert cache.peek(key([2, 2, 2, 2])).device == 0
-        assert cache.peek(key([1, 1, 1, 1, 5])).device == 5
+def test_fifo_counts_from_the_newest_token() -> None:
+    cache = PrefixCache(ROOM, policy=policy.by_name("fifo"))
+    serve(cache, A, 0.0)
+    serve(cache, B, 1.0)
+    serve(cache, C, 2.0)
+    serve(cache, key([1] * 5), 3.0)
+    assert eviction_order(cache) == "BCA"
+
+
+def test_lfu_remembers_the_hits_of_a_head_that_was_split_off() -> None:
+    cache = PrefixCache(8, policy=policy.by_name("lfu"))
+    serve(cache, A, 0.0)
+    serve(cache, B, 1.0)
+    for now, hit in ((2.0, A), (3.0, A), (4.0, B), (5.0, B), (6.0, A.prefix(2))):
+        cache.acquire(hit, now=now).release()
+    with cache.acquire(key([]), now=7.0) as pressure:
+        assert pressure.reserve(6, now=7.0)
+        assert (cache.peek(A).device, cache.peek(B).device) == (2, 0)
+
+
+def test_a_shared_prefix_takes_the_priority_of_whoever_used_it() -> None:
+    cache = PrefixCache(8, policy=policy.by_name("priority"))
+    serve(cache, key([1, 2, 3]), 1.0)
+    with cache.acquire(key([1, 2]), now=1.0), cache.acquire(key([8, 8]), now=1.0, priority=1) as other:
+        assert other.reserve(2, now=1.0)
+        other.commit(key([8, 8]), now=1.0)
+        cache.acquire(key([1, 2, 3]), now=2.0, priority=5).release()
+        with cache.acquire(key([]), now=3.0) as pressure:
+            assert pressure.reserve(4, now=3.0)
+            assert cache.peek(key([1, 2, 3])).device == 2
+    with cache.acquire(key([]), now=4.0) as pressure:
+        assert pressure.reserve(6, now=4.0)
+        assert (cache.peek(key([1, 2])).device, cache.peek(key([8, 8])).device) == (2, 0)
 
 
 def test_a_better_protected_head_is_not_merged_into_its_tail() -> None:

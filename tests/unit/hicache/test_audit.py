@@ -206,6 +206,10 @@ def hang_a_node_below_itself(setting: Setting) -> None:
     setting.top.parent = setting.held
 
 
+def keep_a_dict_for_no_children(setting: Setting) -> None:
+    setting.cold.children = {}
+
+
 FAULTS: dict[Callable[[Setting], None], str] = {
     change_a_token: "edge that is not its own",
     shorten_a_key: "bytes of key",
@@ -246,6 +250,7 @@ FAULTS: dict[Callable[[Setting], None], str] = {
     miscount_leaves: "num_leaves",
     miscount_free: "are counted",
     hang_a_node_in_two_places: "reached in two ways",
+    keep_a_dict_for_no_children: "empty dict",
     hang_a_node_below_itself: "above itself",
     write_to_the_children_of_all_leaves: "children that all leaves share",
 }

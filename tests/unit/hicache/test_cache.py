@@ -282,17 +282,29 @@ def test_a_leaf_is_trimmed_to_what_is_needed() -> None:
 
 
 def test_a_parent_is_as_young_as_its_youngest_child_was() -> None:
-    cache = PrefixCache(12)
+    cache = PrefixCache(8)
+    serve(cache, key([1, 2, 3]), 1.0)
+    with cache.acquire(key([1, 2]), now=1.0), start(cache, key([8, 8]), 3.0):  # the held leaf is older than ...
+        cache.acquire(key([1, 2, 3]), now=5.0).release()  # ... the last use of [1, 2], through its child
+        with cache.acquire(key([]), now=6.0) as pressure:
+            assert pressure.reserve(4, now=6.0)
+            assert cache.peek(key([1, 2, 3])).device == 2
+    with cache.acquire(key([]), now=7.0) as pressure:
+        assert pressure.reserve(6, now=7.0)
+        assert (cache.peek(key([1, 2])).device, cache.peek(key([8, 8])).device) == (2, 0)
+        cache.check()
+
+
+def test_a_merged_node_is_as_young_as_its_upper_part_was() -> None:
+    cache = PrefixCache(8)
     serve(cache, key([1, 2, 3, 4]), 1.0)
-    serve(cache, key([1, 2, 5, 6]), 2.0)
-    serve(cache, key([9, 9, 9]), 3.0)
-    for now in (4.0, 5.0):  # uses the shared node through its children only
-        serve(cache, key([1, 2, 5, 6] if now == 4.0 else [1, 2, 3, 4]), now)
-    with cache.acquire(key([7] * 9), now=6.0) as lease:
-        assert lease.reserve(9, now=6.0)
-    assert cache.peek(key([9, 9, 9])).device == 0
-    assert cache.peek(key([1, 2, 3, 4])).device == 3
-    cache.check()
+    serve(cache, key([5, 6, 7, 8]), 2.0)
+    with cache.acquire(key([1, 2]), now=3.0):
+        pass
+    assert cache.stats().nodes == 2
+    with cache.acquire(key([]), now=4.0) as pressure:
+        assert pressure.reserve(4, now=4.0)
+        assert (cache.peek(key([1, 2, 3, 4])).device, cache.peek(key([5, 6, 7, 8])).device) == (4, 0)
 
 
 def test_splitting_and_merging_keeps_no_memory_alive() -> None:

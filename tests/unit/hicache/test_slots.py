@@ -58,6 +58,14 @@ def test_a_run_that_fits_is_preferred_to_pieces() -> None:
     assert num_runs(taken(allocator, 16)) == 1
 
 
+def test_a_hole_of_the_right_size_is_filled_before_a_longer_run_is_cut() -> None:
+    allocator = SlotAllocator(2000)
+    slots = taken(allocator, 2000)
+    allocator.free(slots[100:120])
+    allocator.free(slots[1000:])
+    assert taken(allocator, 20).tolist() == list(range(100, 120))
+
+
 def test_pieces_are_joined_when_no_run_fits() -> None:
     allocator = SlotAllocator(100)
     slots = taken(allocator, 100)
