@@ -19,6 +19,7 @@ from hicache.policy import LRU, EvictionPolicy
 from hicache.slots import SlotAllocator
 from hicache.tree import RadixTree
 
+_SLOT_DTYPE = np.dtype(np.int32)
 _MIN_ROOM = 64  # slots; a lease's array starts with room for this many more
 
 
@@ -149,7 +150,7 @@ class PrefixCache:
         self._free_packed(self._tree.unlock_dropped(node))
 
     def _free_packed(self, values: list[bytearray]) -> None:
-        self._slots.free(np.frombuffer(b"".join(values), dtype=np.int32))
+        self._slots.free(np.frombuffer(b"".join(values), _SLOT_DTYPE))
 
 
 class Lease:
@@ -186,7 +187,7 @@ class Lease:
         self._namespaces = namespaces
         self._priority = priority
         self._node = node
-        self._slot_ids = np.frombuffer(value, dtype=np.int32)
+        self._slot_ids = np.frombuffer(value, _SLOT_DTYPE)
         # All in tokens, and equal to begin with: the hit, what has a slot, the slots held (whole pages; the array may
         # be longer), and what the locked path covers (whole pages).
         self._hit_tokens = self._num_tokens = self._capacity = self._depth = len(value) // TOKEN_BYTES

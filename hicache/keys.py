@@ -89,6 +89,10 @@ class Namespace:
         if type(self.extra_key) is not bytes or len(self.extra_key) != EXTRA_KEY_BYTES:
             raise InvalidKeyError(f"extra_key must be {EXTRA_KEY_BYTES} bytes, got {_describe(self.extra_key)}")
 
+    def __hash__(self) -> int:
+        # Looked up for every request: the digest tells almost all apart, and bytes remember their hash.
+        return hash(self.extra_key)
+
     def encode(self) -> bytes:
         """Return an injective encoding: the digest has a fixed length, so the revision needs none."""
         return self.extra_key + _utf8("adapter_revision", self.adapter_revision)
@@ -135,6 +139,8 @@ class PrefixKey:
 
     @property
     def namespaces(self) -> tuple[Namespace, ...]:
+        if len(self.segments) == 1:
+            return (self.segments[0].namespace,)
         return tuple([segment.namespace for segment in self.segments])
 
     @property

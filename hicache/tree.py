@@ -364,4 +364,5 @@ def _subtree(root: Node) -> Iterator[Node]:
 def _touch(node: Node, now: float, priority: int) -> None:
     """Note who used a node last. It is locked, so its rank is taken again when it becomes a victim."""
     node.last_access_time = now
-    node.priority = max(node.priority, priority)
+    if priority:
+        node.priority = max(node.priority, priority)
