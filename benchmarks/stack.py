@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -85,7 +86,7 @@ def running_stack(arguments: Sequence[str] = ()) -> Iterator[Stack]:
             process.wait(STOP_TIMEOUT_S)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path) -> dict[str, object]:
+def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path) -> dict[str, Any]:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not ready_file.exists():
         if process.poll() is not None:
@@ -93,5 +94,5 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path) -> dic
         if time.monotonic() > deadline:
             raise TimeoutError(f"the stack was not ready within {READY_TIMEOUT_S:.0f} s")
         time.sleep(0.05)
-    ready: dict[str, object] = json.loads(ready_file.read_text())
+    ready: dict[str, Any] = json.loads(ready_file.read_text())
     return ready

@@ -52,9 +52,10 @@ class NotFoundError(GatewayError):
 
     def __init__(self, kind: str, name: str, message: str | None = None):
         # A name is the caller's text: quote it, and not at any length.
-        shown = repr(name if len(name) <= 64 else name[:64] + "…")
+        self.kind = kind
+        self.name = name if len(name) <= 64 else name[:64] + "…"
         super().__init__(
-            message or f"{kind} {shown} does not exist",
+            message or f"{kind} {self.name!r} does not exist",
             reason=f"{kind.upper().replace(' ', '_')}_NOT_FOUND",
             metadata={"resource": kind},
         )

@@ -34,6 +34,7 @@ SERVICE_NAME = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 DRAIN_TIMEOUT_S = 10.0
 # A prompt of a million token ids takes less; the gateway bounds what clients may send.
 MAX_MESSAGE_BYTES = 64 << 20
+MIN_PING_INTERVAL_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,9 @@ class WorkerApp:
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),  # two workers on one port would share its gateways silently
+                # Gateways ping idle links, to notice a worker that is gone; unpermitted pings would end the link.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
             ]
         )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(

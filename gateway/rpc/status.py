@@ -41,11 +41,13 @@ def code_of(error: GatewayError) -> StatusCode:
 
 
 def status_of(error: GatewayError) -> status_pb2.Status:
-    """Return the full status: code, message, ErrorInfo, and BadRequest or RetryInfo where they apply."""
+    """Return the full status: code, message, ErrorInfo, and BadRequest, ResourceInfo or RetryInfo where they apply."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     details: list[message.Message] = [info]
     if isinstance(error, InvalidRequestError):
         details.append(_bad_request(error))
+    if isinstance(error, NotFoundError):
+        details.append(error_details_pb2.ResourceInfo(resource_type=error.kind, resource_name=error.name))
     if isinstance(error, UnavailableError) and error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))

@@ -5,7 +5,9 @@ import subprocess
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 
+from radixgate.v1 import inference_pb2
 from tests.e2e.stack import Stack
 from tests.tools import REPOSITORY, require_path, require_tool
 
@@ -46,10 +48,13 @@ def test_grpcurl_completes_a_chat_through_reflection(stack: Stack) -> None:
         grpcurl, "-plaintext", "-H", f"authorization: Bearer {stack.keys['demo-b']}", "-d", json.dumps(request),
         stack.grpc, "radixgate.v1.InferenceService/Generate",
     )  # fmt: skip
-    messages = list(json_documents(output))
+    # Older versions print the names of the .proto files, newer ones camel case; either parses.
+    messages = [
+        json_format.ParseDict(document, inference_pb2.GenerateResponse()) for document in json_documents(output)
+    ]
 
-    assert "".join(message.get("text", "") for message in messages)
-    assert messages[-1]["usage"]["completionTokens"] == sum(len(m.get("tokenIds", [])) for m in messages)
+    assert "".join(message.text for message in messages)
+    assert messages[-1].usage.completion_tokens == sum(len(message.token_ids) for message in messages)
 
 
 def json_documents(text: str) -> list[dict[str, Any]]:

@@ -115,11 +115,11 @@ def generate_plain(model: PreTrainedModel, prompt: Sequence[int], num_new: int) 
     model.set_attn_implementation("eager")
     try:
         tokens = torch.tensor([list(prompt)])
-        out = model.generate(
+        out = model.generate(  # type: ignore[operator]
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=num_new, min_new_tokens=num_new,
             do_sample=False,
         )  # fmt: skip
-        return out[0, len(prompt) :].tolist()
+        return [int(token_id) for token_id in out[0, len(prompt) :]]
     finally:
         model.set_attn_implementation(IMPLEMENTATION)
 

@@ -258,7 +258,9 @@ async def test_health_says_serving_until_the_worker_drains() -> None:
     addresses = await app.start()
     async with grpc.aio.insecure_channel(addresses.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        watch = stub.Watch(  # type: ignore[attr-defined]  # missing in the stubs
+            health_pb2.HealthCheckRequest(service=SERVICE_NAME)
+        )
         first = await asyncio.wait_for(watch.read(), PATIENCE_S)
         await app.stop(drain_timeout_s=0.0)
         second = await asyncio.wait_for(watch.read(), PATIENCE_S)
@@ -293,8 +295,8 @@ def _sample(page: str, name: str, labels: str) -> float:
             found, _, value = line[len(name) + 1 :].partition("} ")
             if labels in ",".join(sorted(found.split(","))):
                 values.append(float(value))
-    (value,) = values
-    return value
+    (only,) = values
+    return only
 
 
 VARIANTS = {

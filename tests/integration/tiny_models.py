@@ -66,7 +66,9 @@ def tiny_model(model_type: str, **settings: Any) -> PreTrainedModel:
     fields = {name: value for name, value in {**_BASE, **settings}.items() if value is not None}
     config = AutoConfig.for_model(model_type, **fields)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=IMPLEMENTATION, dtype=torch.float32)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, attn_implementation=IMPLEMENTATION, dtype=torch.float32
+    )
     model.generation_config.eos_token_id = None
     model.requires_grad_(False)
     model.train(False)

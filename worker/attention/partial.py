@@ -20,15 +20,15 @@ TILE_KEYS = 1024
 class Partial:
     """What rows found in one part of their keys."""
 
-    out: Tensor  # [heads, rows, value_dim]; 0 for a row that sees no key of this part
+    out: Tensor  # float32[heads, rows, value_dim]; 0 for a row that sees no key of this part
     lse: Tensor  # float32[heads, rows]; -inf for such a row
 
 
 class PartialAttention(Protocol):
-    """Computes one part. Heads are KV heads: the rows of query heads that share one are stacked.
+    """Computes one part, in float32. Heads are KV heads: the rows of query heads that share one are stacked.
 
     `query` [kv_heads, rows, key_dim], `keys` [kv_heads, num_keys, key_dim], `values` [kv_heads, num_keys, value_dim];
-    `bias`, if given, dtype[rows, num_keys] with 0 where a row sees a key and -inf where not.
+    `bias`, if given, [rows, num_keys] with 0 where a row sees a key and -inf where not. All float32.
     """
 
     def __call__(
@@ -37,7 +37,7 @@ class PartialAttention(Protocol):
 
 
 def tiled(shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Partial:
-    """Any device, any shape, softcap included; computes in float32."""
+    """Any device, any shape, softcap included."""
     parts = [
         _tile(
             shape,
@@ -103,7 +103,7 @@ def works_flash_cpu() -> bool:
 
 
 def _tile(shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Partial:
-    logits = torch.matmul(query.float(), keys.float().transpose(1, 2)) * shape.scaling
+    logits = torch.matmul(query, keys.transpose(1, 2)) * shape.scaling
     if shape.softcap is not None:
         logits = shape.softcap * torch.tanh(logits / shape.softcap)
     if bias is not None:
@@ -111,4 +111,4 @@ def _tile(shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor, bi
     lse = torch.logsumexp(logits, dim=-1)
     # A row that sees nothing has lse -inf: its weights must be 0, not nan.
     weights = torch.exp(logits - lse.clamp(min=torch.finfo(torch.float32).min)[..., None])
-    return Partial(torch.matmul(weights, values.float()), lse)
+    return Partial(torch.matmul(weights, values), lse)

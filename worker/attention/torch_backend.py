@@ -8,6 +8,9 @@ at those that some row of its chunk can see, in up to three parts::
     band: before the chunk, still inside the window for some of the rows     masked, at most as long as the chunk
     middle: before the chunk, inside the window for all of them              no mask (without a window: everything)
     chunk: what this step computes                                           causal mask, as large as the chunk
+
+Everything is computed in float32 and rounded once, at the end, whatever the pool's dtype: how a prompt was cut into
+chunks, and what of it was cached, must show as little as possible in a bfloat16 answer.
 """
 
 from dataclasses import dataclass
@@ -28,13 +31,16 @@ class TorchBackend:
 
     def plan(self, batch: Batch) -> "TorchPlan":
         rows, slots = batch.qo_indptr.tolist(), batch.kv_indptr.tolist()
-        return TorchPlan(
-            tuple(
-                SequencePlan(rows[i], rows[i + 1], batch.kv_indices[slots[i] : slots[i + 1]], self._device)
-                for i in range(batch.num_sequences)
-            ),
-            self._has_flash,
-        )
+        parts = []
+        for i in range(batch.num_sequences):
+            kv_slots = batch.kv_indices[slots[i] : slots[i + 1]]
+            # The last row, which may sample, is computed alone: the same arithmetic whether the rows before it came
+            # with it or from the cache, so that a prompt has one answer in bfloat16 too.
+            last = rows[i + 1] - 1
+            if rows[i] < last:
+                parts.append(SequencePlan(rows[i], last, kv_slots[:-1], self._device))
+            parts.append(SequencePlan(last, last + 1, kv_slots, self._device))
+        return TorchPlan(tuple(parts), self._has_flash)
 
 
 class TorchPlan:
@@ -48,7 +54,7 @@ class TorchPlan:
         out = query.new_empty(query.shape[0], shape.query_heads, shape.value_dim)
         for sequence in self._sequences:
             rows = slice(sequence.first_row, sequence.end_row)
-            stacked = _stack(query[rows], shape.kv_heads)
+            stacked = _stack(query[rows].float(), shape.kv_heads)
             part = sequence.attend(shape, stacked, kv, attend)
             result = part.out if sinks is None else _sink(part, sinks, shape.kv_heads)
             out[rows] = _unstack(result, shape.query_heads)
@@ -61,7 +67,7 @@ class _Span:
 
     first: int
     end: int
-    bias: Tensor | None = None  # dtype[group * chunk rows, end - first]; None: every row sees every key
+    bias: Tensor | None = None  # float32[group * chunk rows, end - first]; None: every row sees every key
     blind: Tensor | None = None  # bool[group * chunk rows]: rows that see none of them; None: there are no such rows
 
 
@@ -71,11 +77,10 @@ class _View:
 
     window: int | None
     group: int  # query heads per KV head
-    dtype: torch.dtype
 
 
 class SequencePlan:
-    """One sequence of the step: its rows, its slots, and its spans for each window that occurs."""
+    """Rows of one sequence that follow each other, their slots, and their spans for each window that occurs."""
 
     def __init__(self, first_row: int, end_row: int, kv_slots: Int32Array, device: torch.device) -> None:
         self.first_row = first_row
@@ -89,8 +94,8 @@ class SequencePlan:
         self._spans: dict[_View, list[_Span]] = {}
 
     def attend(self, shape: AttentionShape, query: Tensor, kv: LayerKV, attend: PartialAttention) -> Partial:
-        """Return float or dtype[kv_heads, group * rows, value_dim] for `query` [kv_heads, group * rows, key_dim]."""
-        view = _View(shape.window, shape.query_heads // shape.kv_heads, query.dtype)
+        """Return [kv_heads, group * rows, value_dim] for `query` [kv_heads, group * rows, key_dim], both float32."""
+        view = _View(shape.window, shape.query_heads // shape.kv_heads)
         if view not in self._spans:
             self._spans[view] = self._cut(view)
         parts = []
@@ -100,12 +105,12 @@ class SequencePlan:
         return parts[0] if len(parts) == 1 else merge(parts)
 
     def _read(self, pool: Tensor, span: _Span) -> Tensor:
-        """Return dtype[heads, span length, dim]."""
+        """Return float32[heads, span length, dim]."""
         if self._first_slot is not None:
             found = pool[self._first_slot + span.first : self._first_slot + span.end]
         else:
             found = pool.index_select(0, self._slots[span.first : span.end])
-        return found.transpose(0, 1)
+        return found.float().transpose(0, 1)
 
     def _cut(self, view: _View) -> list[_Span]:
         end, window = self._kv_len, view.window
@@ -129,7 +134,7 @@ class SequencePlan:
         hidden = keys > rows
         if view.window is not None:
             hidden |= keys <= rows - view.window
-        bias = torch.zeros(hidden.shape, dtype=view.dtype, device=self._device)
+        bias = torch.zeros(hidden.shape, dtype=torch.float32, device=self._device)
         return bias.masked_fill_(hidden, float("-inf")).repeat(view.group, 1)
 
 

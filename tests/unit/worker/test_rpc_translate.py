@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,8 @@ from worker.rpc.translate import RefusedSubmit, output_message, request_from
 KEY = bytes(range(16))
 
 
-def submit(**changes: object) -> worker_pb2.Submit:
-    fields: dict[str, object] = {
+def submit(**changes: Any) -> worker_pb2.Submit:
+    fields: dict[str, Any] = {
         "sequence_id": 7,
         "request_id": "r-7",
         "prompt": [worker_pb2.PromptSegment(extra_key=KEY, token_ids=[1, 2, 3])],
