@@ -1,0 +1,22 @@
+"""What several files of integration tests share: the real model in fp32, and what `generate` answers with it."""
+
+import pytest
+
+from tests.exactness import NUM_NEW, NUM_PROMPTS
+from tests.reference import Reference, greedy_reference, prompts
+from worker.config import ModelConfig
+from worker.model.loading import LoadedModel, load_model
+from worker.model.progress import SilentProgress
+
+
+@pytest.fixture(scope="session")
+def fp32_model() -> LoadedModel:
+    return load_model(ModelConfig(dtype="fp32", threads=1), SilentProgress())
+
+
+@pytest.fixture(scope="session")
+def reference(fp32_model: LoadedModel) -> list[Reference]:
+    """What `generate` answers to 64 different prompts."""
+    references = greedy_reference(fp32_model, prompts(NUM_PROMPTS), max_new_tokens=NUM_NEW)
+    assert len({tuple(each.prompt_token_ids) for each in references}) == NUM_PROMPTS
+    return references
