@@ -3,9 +3,9 @@
 It takes a while (tens of milliseconds a token), so answers are kept in the cache folder, by everything they depend on.
 """
 
+import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,15 +62,16 @@ def greedy_reference(model: LoadedModel, questions: Sequence[str], *, max_new_to
     token_ids = [chat_token_ids(model.info, question) for question in questions]
     asked = [model.info.revision, transformers.__version__, torch.__version__, max_new_tokens, token_ids]
     path = cache_folder() / "reference" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
-    if path.is_file():
-        return [_reference(**stored) for stored in json.loads(path.read_text(encoding="utf-8"))]
-    references = _generate_all(model, token_ids, max_new_tokens)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two test processes may write at once: each its own file, the last one stays.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps([asdict(reference) for reference in references]), encoding="utf-8")
-    unfinished.replace(path)
-    return references
+    # Test processes that want the same at the same time: one computes it, the others wait and read.
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.is_file():
+            references = _generate_all(model, token_ids, max_new_tokens)
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps([asdict(reference) for reference in references]), encoding="utf-8")
+            unfinished.replace(path)
+    return [_reference(**stored) for stored in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def _generate_all(model: LoadedModel, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Reference]:
