@@ -84,7 +84,7 @@ async def count_tokens(target: str, key: str, text: str) -> list[int]:
 
 
 async def _send(
-    stub: inference_pb2_grpc.InferenceServiceAsyncStub, key: str, turn: Turn, slots: asyncio.Semaphore
+    stub: "inference_pb2_grpc.InferenceServiceAsyncStub", key: str, turn: Turn, slots: asyncio.Semaphore
 ) -> Timing:
     request = inference_pb2.GenerateRequest(
         tokens=inference_pb2.TokenPrompt(token_ids=turn.token_ids),

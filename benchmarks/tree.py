@@ -37,9 +37,9 @@ from time import perf_counter, process_time
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.machine import describe_machine
+from benchmarks.tree_report import plot, show
 from hicache.cache import Lease, PrefixCache
 from hicache.keys import TOKEN_BYTES, Namespace, PrefixKey
 from hicache.node import Node
@@ -77,7 +77,8 @@ def main() -> None:
     gc.disable()
     with console.status("measuring") as status:
         rows, scaling, chats = measure(arguments.repeat, status.update)
-    show(console, rows, scaling, chats)
+    remarks = {name: f"hit rate {run.hit_rate:.1%}, {run.nodes:,} nodes at the end" for name, run in chats.items()}
+    show(console, rows, remarks, scaling)
     report = {
         "rows": rows,
         "evict_one_us_by_leaves": scaling,
@@ -304,48 +305,6 @@ def full_of_leaves(leaves: int) -> PrefixCache:
     assert cache.num_free_slots == 0
     assert cache.stats().leaves == leaves
     return cache
-
-
-# -------------------------------------------------------------------------------------------------------------- output
-
-
-def show(console: Console, rows: dict[str, float], scaling: dict[int, float], chats: dict[str, Chat]) -> None:
-    table = Table(title="Radix cache", title_justify="left")
-    table.add_column("row")
-    table.add_column("value", justify="right")
-    table.add_column("", style="dim")
-    for name, value in rows.items():
-        run = chats.get(name)
-        remark = f"hit rate {run.hit_rate:.1%}, {run.nodes:,} nodes at the end" if run else ""
-        table.add_row(name, f"{value:,.2f}" if value < 1000 else f"{value:,.0f}", remark)
-    console.print(table)
-    scaled = Table(title="Evicting one leaf", title_justify="left")
-    for leaves in scaling:
-        scaled.add_column(f"of {leaves:,}", justify="right")
-    scaled.add_row(*(f"{value:.2f} µs" for value in scaling.values()))
-    console.print(scaled)
-    console.print(", ".join(f"{name} {value}" for name, value in describe_machine().items()), style="dim")
-
-
-def plot(path: Path, rows: dict[str, float], scaling: dict[int, float]) -> None:
-    import matplotlib  # noqa: PLC0415 - only whoever wants a plot needs it
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    names = [name for name in rows if name.endswith("_us")]
-    left.barh([name.removesuffix("_us") for name in names], [rows[name] for name in names], color="tab:blue")
-    for index, name in enumerate(names):
-        left.text(rows[name], index, f" {rows[name]:.1f}", va="center", fontsize=8)
-    left.invert_yaxis()
-    left.margins(x=0.15)
-    left.set(title="One operation", xlabel="µs")
-    right.plot(list(scaling), list(scaling.values()), marker="o")
-    right.set(title="Evicting one leaf", xlabel="leaves in the tree", ylabel="µs", xscale="log", ylim=(0, None))
-    right.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ ENVIRONMENT = {
 # Addresses that a process listens on.
 LISTENERS = (
     ("gateway", "listen"),
-    ("gateway", "metrics"),
+    ("gateway", "metrics_listen"),
     ("worker", "listen"),
     ("worker", "metrics_listen"),
 )

@@ -10,8 +10,7 @@ from cli.progress import JsonProgress, reporter_for
 from cli.ready_file import write_ready_file
 from metrics.logs import configure_logs
 from worker.app import WorkerAddresses, run_worker
-from worker.errors import UnsupportedModelError
-from worker.model.sources import ModelSourceError
+from worker.errors import WorkerStartError
 
 
 @click.command("worker")
@@ -39,6 +38,6 @@ def command(
     try:
         with reporter:
             run_worker(config.worker, reporter, announce)
-    except (ModelSourceError, UnsupportedModelError, OSError) as error:
+    except (WorkerStartError, OSError) as error:
         # What a person can mend: a model that is not there or not supported, an address in use.
         raise click.ClickException(str(error)) from error

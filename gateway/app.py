@@ -129,8 +129,8 @@ async def serve(config: GatewayConfig, on_ready: Announce, stop: asyncio.Event) 
     observer = GatewayMetrics()
     async with AsyncExitStack() as stack:
         url = None
-        if config.metrics is not None:
-            url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics)).url
+        if config.metrics_listen is not None:
+            url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen)).url
         app = await stack.enter_async_context(GatewayApp(config, observer))
         on_ready(app.address, url)
         await stop.wait()

@@ -91,7 +91,7 @@ class GatewayConfig:
     # Keys the digest of extra keys; one for the whole deployment. None: made once and kept in Redis.
     extra_key_secret: Annotated[str, Predicate(is_key_material)] | None = None
     # Prometheus endpoint; None: no endpoint.
-    metrics: Address | None = "127.0.0.1:9464"
+    metrics_listen: Address | None = "127.0.0.1:9464"
     redis: RedisConfig = field(default_factory=RedisConfig)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     server: ServerConfig = field(default_factory=ServerConfig)

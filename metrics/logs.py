@@ -85,5 +85,7 @@ def _rendering(pretty: bool, stream: TextIO) -> list[structlog.typing.Processor]
         mask_secrets,
     ]
     if pretty:
-        return [*clean, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        # Plain tracebacks: the default shows the variables of every frame, prompts and secrets included.
+        plain = structlog.dev.plain_traceback
+        return [*clean, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
     return [*clean, structlog.processors.JSONRenderer(default=str)]

@@ -7,11 +7,20 @@ checked here, when the value is made.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, MinLen, Predicate
 
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 Name = Annotated[str, MinLen(1)]
+
+
+def is_address(value: str) -> bool:
+    """Whether `value` reads HOST:PORT (an IPv6 host in brackets)."""
+    host, separator, port = value.rpartition(":")
+    return bool(separator and host) and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+Address = Annotated[str, Predicate(is_address)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +69,7 @@ class ModelConfig:
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     device: Name = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
     threads: PositiveInt | None = None  # None: one for each core the process may use
-    attention: Name = "torch"  # the attention backend's name
+    attention: Literal["torch"] = "torch"  # the attention backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +77,8 @@ class WorkerConfig:
     """One worker process. Addresses are host:port; port 0 takes a free one."""
 
     worker_id: Name = "worker-0"
-    listen: Name = "127.0.0.1:50061"
-    metrics_listen: Name = "127.0.0.1:9101"
+    listen: Address = "127.0.0.1:50061"
+    metrics_listen: Address = "127.0.0.1:9101"
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -28,5 +28,13 @@ class Failure:
     field: str = ""
 
 
-class UnsupportedModelError(Exception):
+class WorkerStartError(Exception):
+    """A worker cannot start with what it was given; the message says what a person can do about it."""
+
+
+class UnsupportedModelError(WorkerStartError):
     """The model cannot be served here; the message names the feature that stands in the way."""
+
+
+class PoolTooSmallError(WorkerStartError):
+    """The memory set aside for KV does not hold a single page."""

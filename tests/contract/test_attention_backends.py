@@ -1,6 +1,7 @@
 """Every attention backend against the oracle, on random batches, head layouts, windows, softcaps, sinks and slots."""
 
 from dataclasses import dataclass
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.contract.attention_oracle import attend
 from worker.attention.backend import AttentionShape, LayerKV
 from worker.attention.registry import backend_by_name, backend_names
 from worker.batch import Batch
+from worker.config import ModelConfig
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -143,3 +145,7 @@ def test_a_contiguous_and_a_scattered_sequence_agree(backend: str) -> None:
 def test_an_unknown_backend_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'abacus'.*known: torch"):
         backend_by_name("abacus", CPU)
+
+
+def test_the_configuration_offers_exactly_the_backends_there_are() -> None:
+    assert set(get_args(get_type_hints(ModelConfig)["attention"])) == set(backend_names())

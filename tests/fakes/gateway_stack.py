@@ -179,7 +179,7 @@ def config_for(redis_url: str, workers: Sequence[str], **changes: Any) -> Gatewa
         "listen": "127.0.0.1:0",
         "workers": tuple(workers),
         "admin_token": ADMIN_TOKEN,
-        "metrics": None,
+        "metrics_listen": None,
         "redis": RedisConfig(url=redis_url, timeout_s=1.0),
         "limits": GatewayLimits(),
         "server": ServerConfig(drain_s=5.0),

@@ -363,7 +363,7 @@ async def test_stopping_twice_is_harmless_and_a_port_in_use_is_an_error(redis_ur
 async def test_a_running_gateway_shows_its_metrics_until_it_is_told_to_stop(redis_url: str, worker: FakeWorker) -> None:
     stop = asyncio.Event()
     ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
-    config = config_for(redis_url, [worker.address], metrics="127.0.0.1:0")
+    config = config_for(redis_url, [worker.address], metrics_listen="127.0.0.1:0")
     running = asyncio.create_task(serve(config, lambda address, url: ready.set_result((address, url)), stop))
     address, url = await asyncio.wait_for(ready, 10)
     assert url is not None

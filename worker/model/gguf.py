@@ -38,8 +38,10 @@ def converted(source: GgufFile, cache: Path, progress: ProgressReporter) -> Hugg
     models.mkdir(parents=True, exist_ok=True)
     folder = models / f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.name)}-{digest[:16]}"
     if not _is_whole(folder):
-        progress.report(f"Waiting for another process that converts {source.name}", 0.0)
+        waiting = f"Waiting for another process that converts {source.name}"
+        progress.report(waiting, 0.0)
         with _locked(models / f".{folder.name}.lock"):
+            progress.report(waiting, 1.0)
             if not _is_whole(folder):
                 _build(source, folder, progress)
     return HuggingFaceFolder(source.name, folder, digest)

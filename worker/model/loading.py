@@ -52,7 +52,7 @@ class LoadedModel:
     def num_slots(self, cache: CacheConfig) -> int:
         """Return how many slots the pool is to have: as configured, or as many as fit its memory.
 
-        Raises ValueError if not even a page fits.
+        Raises PoolTooSmallError if not even a page fits.
         """
         if cache.num_slots is not None:
             return cache.num_slots

@@ -5,8 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.errors import WorkerStartError
 
-class ModelSourceError(Exception):
+
+class ModelSourceError(WorkerStartError):
     """A model's files are missing or unusable; the message says what to do about it."""
 
 

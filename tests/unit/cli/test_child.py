@@ -43,7 +43,7 @@ def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
 def test_a_child_is_configured_without_its_secrets_in_the_process_list(tmp_path: Path) -> None:
     settings = {
         "redis": {"url": "redis://:hunter2@127.0.0.1:1"},
-        "gateway": {"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "admin_token": "sesame-0123456789"},
+        "gateway": {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "admin_token": "sesame-0123456789"},
     }
     child, _ = start("gateway", tmp_path, settings)
     try:

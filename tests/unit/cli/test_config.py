@@ -150,7 +150,7 @@ def test_free_ports_spare_the_addresses_that_are_set() -> None:
     with_free_ports(tree)
     config = config_from(tree)
     assert config.gateway.listen == "127.0.0.1:7000"
-    assert config.worker.listen == config.worker.metrics_listen == config.gateway.metrics == "127.0.0.1:0"
+    assert config.worker.listen == config.worker.metrics_listen == config.gateway.metrics_listen == "127.0.0.1:0"
 
 
 def test_a_shown_configuration_reads_back_as_itself() -> None:

@@ -3,6 +3,7 @@ import os
 import pytest
 import torch
 
+from worker.errors import PoolTooSmallError
 from worker.model.hardware import available_memory_bytes, has_native_bf16, usable_cores
 from worker.model.memory import GIB, default_pool_bytes, slots_in
 
@@ -20,7 +21,7 @@ def test_a_pool_holds_whole_pages(page_size: int, slots: int) -> None:
 
 
 def test_a_pool_that_holds_no_page_is_refused_with_what_a_page_needs() -> None:
-    with pytest.raises(ValueError, match="one page of 16 tokens needs 1600"):
+    with pytest.raises(PoolTooSmallError, match="one page of 16 tokens needs 1600"):
         slots_in(1599, bytes_per_token=100, page_size=16)
 
 
