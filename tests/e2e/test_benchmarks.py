@@ -1,0 +1,60 @@
+"""The benchmarks run as their documentation says and write what scripts rely on. Their figures are not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.stack import Stack
+from tests.tools import REPOSITORY
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
+
+TREE_ROWS = {
+    "match_1k_1node_us",
+    "match_8k_32node_us",
+    "match_32k_32node_us",
+    "insert_8k_after_8k_us",
+    "split_32k_us",
+    "lock_unlock_depth50_us",
+    "lock_unlock_depth50_held_us",
+    "evict_one_of_10k_us",
+    "evict_one_of_100k_us",
+    "chat_turns_per_s",
+    "chat_1m_pool_turns_per_s",
+    "leaf_bytes",
+}
+
+
+def run(module: str, folder: Path, *arguments: str) -> dict[str, object]:
+    """Run a benchmark as a person would and return its JSON; its plot must be a picture."""
+    report, plot = folder / "report.json", folder / "plot.png"
+    command = [sys.executable, "-m", module, "--json", str(report), "--plot", str(plot), *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found: dict[str, object] = json.loads(report.read_text())
+    return found
+
+
+def test_the_tree_benchmark_reports_every_row(tmp_path: Path) -> None:
+    rows = run("benchmarks.tree", tmp_path, "--repeat", "1")["rows"]
+
+    assert isinstance(rows, dict)
+    assert set(rows) == TREE_ROWS
+    assert all(value > 0 for value in rows.values())
+
+
+def test_the_serving_benchmark_reports_what_the_stack_answered(stack: Stack, tmp_path: Path) -> None:
+    report = run(
+        "benchmarks.serve", tmp_path, "--target", stack.grpc, "--key", stack.keys["demo-a"],
+        "--requests", "4", "--prefix", "100", "--output", "3",
+    )  # fmt: skip
+
+    assert report["requests"] == 4
+    assert report["completion_tokens"] == 4 * 3
+    runs = report["runs"]
+    assert isinstance(runs, dict)
+    assert runs["again"]["hit_rate"] > runs["shared"]["hit_rate"] > 0
