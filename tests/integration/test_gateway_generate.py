@@ -114,22 +114,25 @@ async def test_scope_and_invalidation_start_from_nothing(stack: Stack) -> None:
 
 
 async def test_adapters_and_their_revisions_do_not_share(redis_url: str, worker: FakeWorker) -> None:
-    keys = set()
+    """One tenant, the same adapters, first with weights of one revision and then of another."""
+    keys: dict[tuple[str, str], bytes] = {}
+    credentials: dict[str, str] = {}
     for revision in ("r1", "r2"):
-        names = [Adapter("one", revision), Adapter("two", revision)]
-        async with gateway(
-            redis_url, [worker], tenants=[f"t{revision}"], adapters=FixedAdapters({(f"t{revision}", "tiny"): names})
-        ) as stack:
+        adapters = FixedAdapters({("acme", "tiny"): [Adapter("one", revision), Adapter("two", revision)]})
+        async with gateway(redis_url, [worker], tenants=[], adapters=adapters) as stack:
+            stack.keys = credentials or {"acme": await stack.add_tenant("acme")}
+            credentials = stack.keys
             listed = await stack.inference.ListModels(
-                inference_pb2.ListModelsRequest(), metadata=bearer(stack.keys[f"t{revision}"])
+                inference_pb2.ListModelsRequest(), metadata=bearer(credentials["acme"])
             )
             assert list(listed.models[0].adapters) == ["one", "two"]
             for adapter in ("", "one", "two"):
-                await stack.generate(f"t{revision}", text=TEXT, adapter=adapter, sampling={"max_new_tokens": 1})
+                await stack.generate(text=TEXT, adapter=adapter, sampling={"max_new_tokens": 1})
                 submit = worker.submits[-1]
                 assert (submit.adapter, submit.adapter_revision) == (adapter, revision if adapter else "")
-                keys.add(submit.prompt[0].extra_key)
-    assert len(keys) == 6
+                keys[adapter, revision] = submit.prompt[0].extra_key
+    assert keys["", "r1"] == keys["", "r2"], "without an adapter nothing has changed"
+    assert len(set(keys.values())) == 5
 
 
 async def test_every_gateway_of_a_deployment_uses_the_same_extra_keys(redis_url: str, worker: FakeWorker) -> None:
