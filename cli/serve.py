@@ -14,6 +14,7 @@ from rich.console import Console
 from cli.admin_client import admin_client, admin_token_file, data_folder
 from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
 from cli.embedded_redis import EmbeddedRedisError
+from cli.folder_lock import FolderError, folder_locked
 from cli.options import DEFAULT_TARGET, config_options, settings_tree, show_and_exit
 from cli.progress import reporter_for
 from cli.ready_file import write_ready_file
@@ -54,7 +55,7 @@ def command(
             _serve(tree, config, demo, ready_file, stop, console)
     except StoppedError:
         console.print("stopped before everything was ready")
-    except (ChildDiedError, EmbeddedRedisError) as error:
+    except (ChildDiedError, EmbeddedRedisError, FolderError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -63,7 +64,9 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-")))
         progress = reporter_for(console)
         listener = Listener(lambda line: _print_log(console, line), progress.report)
-        redis_folder = None if demo else _redis_folder(config)
+        redis_folder = None if demo or config.redis.url else _redis_folder(config)
+        for folder in _folders(redis_folder, leaves_token=not demo and config.gateway.admin_token is None):
+            stack.enter_context(folder_locked(folder))
         supervisor = stack.enter_context(Supervisor(tree, run_folder, redis_folder, stop, listener))
         with progress:
             deployment = supervisor.start()
@@ -89,6 +92,11 @@ def _make_tenants(deployment: Deployment) -> dict[str, str]:
 
 def _redis_folder(config: Config) -> Path:
     return Path(config.redis.data_dir).expanduser() if config.redis.data_dir else data_folder() / "redis"
+
+
+def _folders(redis_folder: Path | None, *, leaves_token: bool) -> list[Path]:
+    """Return what no other `radixgate serve` may use at the same time."""
+    return [*([data_folder()] if leaves_token else []), *([redis_folder] if redis_folder is not None else [])]
 
 
 def _leave_admin_token(token: str) -> None:

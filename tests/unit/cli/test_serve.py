@@ -77,6 +77,18 @@ def test_tenants_outlive_a_run_that_ends_badly(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+def test_a_second_one_on_the_same_data_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "share").symlink_to(tmp_path / "share")
+    with serving(tmp_path) as first:
+        wait_until((tmp_path / "share" / "radixgate" / "serve.lock").exists, timeout_s=60, what="lock")
+        with serving(tmp_path / "second") as second:
+            assert second.wait(60) == 1
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == 0
+    assert f"(pid {first.pid})" in (tmp_path / "second" / "log").read_text("utf-8")
+
+
 def test_a_model_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
     with serving(tmp_path, "--demo", "--set", "worker.model.model=/no/such/model") as process:
         assert process.wait(120) == 1
