@@ -1,6 +1,5 @@
-"""A process of our own program, as its supervisor sees it: started, ready, running, ended, with what it said last."""
+"""A process of our own program, as its supervisor sees it: started, ready, running, ended."""
 
-import collections
 import json
 import signal
 import subprocess
@@ -14,8 +13,6 @@ from cli.progress import parse_progress
 from cli.ready_file import read_ready_file
 from cli.tied import tied_command
 
-_LAST_LINES = 30
-
 
 class Child:
     """One `radixgate COMMAND` in a process of its own. It dies with us, even if we are killed.
@@ -28,7 +25,6 @@ class Child:
         self._process = process
         self._ready_file = ready_file
         self._threads: list[threading.Thread] = []
-        self._last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
 
     @classmethod
     def start(
@@ -43,8 +39,8 @@ class Child:
     ) -> "Child":
         """Start `radixgate NAME ARGUMENTS...`.
 
-        `on_log` gets each line of its standard error, `on_progress` the reports on its standard output; both are
-        called from threads.
+        `on_progress` gets the reports on its standard output, `on_log` each other line there and on its standard error;
+        both are called from threads, and have been called with everything once `death` or `wait` tell of the end.
         """
         command = [sys.executable, "-P", "-m", "cli", name, *arguments]
         command += ["--config-stdin", "--ready-file", str(ready_file)]
@@ -59,8 +55,8 @@ class Child:
         )
         child = cls(name, process, ready_file)
         child._write_settings(settings)
-        child._read(process.stderr, lambda line: child._log_line(line, on_log))
-        child._read(process.stdout, lambda line: child._progress_line(line, on_progress))
+        child._read(process.stderr, on_log)
+        child._read(process.stdout, lambda line: _take_output(line, on_log, on_progress))
         return child
 
     @property
@@ -72,12 +68,12 @@ class Child:
         return read_ready_file(self._ready_file)
 
     def death(self) -> str | None:
-        """Return how the child ended, with its last output, or None while it runs."""
+        """Return how the child ended, or None while it runs."""
         status = self._process.poll()
         if status is None:
             return None
         self._join()
-        return f"the {self.name} {_how_it_ended(status)}\n" + "\n".join(self._last_lines)
+        return f"the {self.name} {_how_it_ended(status)}"
 
     def terminate(self) -> None:
         """Ask the child to end."""
@@ -124,16 +120,13 @@ class Child:
         self._threads.append(thread)
         thread.start()
 
-    def _log_line(self, line: str, on_log: Callable[[str], None]) -> None:
-        self._last_lines.append(line)
-        on_log(line)
 
-    def _progress_line(self, line: str, on_progress: Callable[[str, float], None]) -> None:
-        report = parse_progress(line)
-        if report is None:
-            self._last_lines.append(line)
-        else:
-            on_progress(*report)
+def _take_output(line: str, on_log: Callable[[str], None], on_progress: Callable[[str, float], None]) -> None:
+    report = parse_progress(line)
+    if report is None:
+        on_log(line)
+    else:
+        on_progress(*report)
 
 
 def _how_it_ended(status: int) -> str:

@@ -15,6 +15,7 @@ from cli.admin_client import admin_client, admin_token_file, data_folder
 from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
 from cli.embedded_redis import EmbeddedRedisError
 from cli.folder_lock import FolderError, folder_locked
+from cli.listeners import AddressTakenError, check_listeners
 from cli.options import DEFAULT_TARGET, config_options, settings_tree, show_and_exit
 from cli.progress import reporter_for
 from cli.ready_file import write_ready_file
@@ -55,7 +56,7 @@ def command(
             _serve(tree, config, demo, ready_file, stop, console)
     except StoppedError:
         console.print("stopped before everything was ready")
-    except (ChildDiedError, EmbeddedRedisError, FolderError) as error:
+    except (AddressTakenError, ChildDiedError, EmbeddedRedisError, FolderError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -67,6 +68,7 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
         redis_folder = None if demo or config.redis.url else _redis_folder(config)
         for folder in _folders(redis_folder, leaves_token=not demo and config.gateway.admin_token is None):
             stack.enter_context(folder_locked(folder))
+        check_listeners(config)
         supervisor = stack.enter_context(Supervisor(tree, run_folder, redis_folder, stop, listener))
         with progress:
             deployment = supervisor.start()

@@ -32,7 +32,7 @@ INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_n
 
 
 class ChildDiedError(Exception):
-    """A child ended that should run; the message says which, how, and what it said last."""
+    """A child ended that should run; the message says which and how. Why, it has said itself."""
 
 
 class StoppedError(Exception):

@@ -26,6 +26,7 @@ from worker.model.info import ModelInfo
 from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
 from worker.rpc.links import Links
+from worker.rpc.listening import why_not_free
 from worker.rpc.service import WorkerServicer
 
 _log = structlog.get_logger(__name__)
@@ -109,7 +110,7 @@ class WorkerApp:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
-        port = self._server.add_insecure_port(self._config.listen)
+        port = _listen(self._server, self._config.listen)
         await self._server.start()
         self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
@@ -149,6 +150,14 @@ class WorkerApp:
             await self._health.set(service, status)
 
 
+def _listen(server: grpc.aio.Server, address: str) -> int:
+    """Return the port. Raises OSError, naming the address, if it cannot be had."""
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: {why_not_free(address) or error}") from error
+
+
 def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: int) -> worker_pb2.GetModelResponse:
     """Return what gateways are told about this worker's model."""
     return worker_pb2.GetModelResponse(
@@ -167,7 +176,14 @@ def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: i
 
 
 def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Callable[[WorkerAddresses], None]) -> None:
-    """Load the model and serve until SIGTERM or SIGINT; `on_ready` is told the addresses once it serves."""
+    """Load the model and serve until SIGTERM or SIGINT; `on_ready` is told the addresses once it serves.
+
+    Raises WorkerStartError for a model that cannot be served, and OSError for an address that cannot be had: before the
+    model is loaded, if it is known by then.
+    """
+    for listen in (config.listen, config.metrics_listen):
+        if reason := why_not_free(listen):
+            raise OSError(f"cannot listen on {listen}: {reason}")
     loaded = load_model(config.model, progress)
     asyncio.run(_serve(WorkerApp(config, loaded), on_ready))
 

@@ -12,6 +12,7 @@ from gateway.rpc.boundary import Boundary
 from gateway.rpc.health import SERVICE_NAME as HEALTH
 from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
+from gateway.rpc.listening import why_not_free
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
@@ -55,7 +56,7 @@ class GatewayServer:
         try:
             port = self._server.add_insecure_port(listen)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {listen}: {error}") from error
+            raise OSError(f"cannot listen on {listen}: {why_not_free(listen) or error}") from error
         await self._server.start()
         return port
 

@@ -94,7 +94,7 @@ def test_a_model_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> No
         assert process.wait(120) == 1
         log = (tmp_path / "log").read_text("utf-8")
         assert "the worker ended with status 1" in log
-        assert "'/no/such/model' is no model" in log
+        assert log.count("'/no/such/model' is no model") == 1
         assert "Traceback" not in log
 
 
