@@ -11,14 +11,16 @@ import fcntl
 import json
 import re
 import shutil
+import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
+from worker.errors import UnsupportedModelError
 from worker.model.bars import reporting_bars
 from worker.model.gguf_tokenizer import read_gguf_tokenizer
 from worker.model.progress import ProgressReporter
@@ -27,6 +29,8 @@ from worker.model.sources import GgufFile, HuggingFaceFolder
 
 # Part of every converted folder's name: counts up when conversion changes.
 _FORMAT = 1
+# What readers of GGUF raise at a file that is damaged, or none.
+_READ_ERRORS = (ValueError, LookupError, TypeError, ImportError, NotImplementedError, struct.error)
 _MANIFEST = "radixgate.json"
 
 
@@ -39,9 +43,7 @@ def converted(source: GgufFile, cache: Path, progress: ProgressReporter) -> Hugg
     folder = models / f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.name)}-{digest[:16]}"
     if not _is_whole(folder):
         waiting = f"Waiting for another process that converts {source.name}"
-        progress.report(waiting, 0.0)
-        with _locked(models / f".{folder.name}.lock"):
-            progress.report(waiting, 1.0)
+        with _locked(models / f".{folder.name}.lock", lambda done: progress.report(waiting, done)):
             if not _is_whole(folder):
                 _build(source, folder, progress)
     return HuggingFaceFolder(source.name, folder, digest)
@@ -62,13 +64,20 @@ def _build(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.building-", dir=folder.parent))
     try:
-        _convert(source, building, progress)
+        _convert_or_tell(source, building, progress)
         sizes = {path.name: path.stat().st_size for path in building.iterdir()}
         (building / _MANIFEST).write_text(json.dumps({"source": source.path.name, "sizes": sizes}), encoding="utf-8")
         building.chmod(0o755)  # a temporary folder is private
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _convert_or_tell(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
+    try:
+        _convert(source, folder, progress)
+    except _READ_ERRORS as error:
+        raise UnsupportedModelError(f"{source.path} cannot be read as a GGUF model: {error}") from error
 
 
 def _convert(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
@@ -103,8 +112,16 @@ def _without_quantisation(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system lets go of it when the process ends, however it ends."""
+def _locked(path: Path, on_wait: Callable[[float], None]) -> Iterator[None]:
+    """Hold an exclusive lock; the system lets go of it when the process ends, however it ends.
+
+    `on_wait` is told 0 and 1 around the wait for another process, if there is one.
+    """
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait(0.0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            on_wait(1.0)
         yield

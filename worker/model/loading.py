@@ -1,5 +1,6 @@
 """Loads a model: finds its files, reads its weights, probes and checks it, and says what a worker can do with it."""
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from hicache.tiers.device import DevicePool, LayerShape, bytes_per_token
 from worker.attention.backend import AttentionBackend
 from worker.attention.registry import backend_by_name
 from worker.config import CacheConfig, ModelConfig
-from worker.errors import UnsupportedModelError
+from worker.errors import UnsupportedModelError, WorkerStartError
 from worker.model import families, hardware
 from worker.model.bars import reporting_bars
 from worker.model.executor import ModelExecutor
@@ -68,8 +69,8 @@ class LoadedModel:
 def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     """Load what `config` names, converting a GGUF file first if need be. Nothing is fetched from anywhere.
 
-    Raises ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served here, ValueError
-    for an unknown attention backend.
+    Raises WorkerStartError: ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served
+    here. ValueError for an unknown attention backend.
     """
     torch.set_num_threads(config.threads or hardware.usable_cores())
     device = _device(config.device)
@@ -149,9 +150,16 @@ def _read(
 
 
 def _device(name: str) -> torch.device:
+    """Return the device called `name`. Raises WorkerStartError if this machine has none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise WorkerStartError(f"worker.model.device: {name!r} is none of auto, cpu, cuda and cuda:N")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise WorkerStartError(f"worker.model.device: {name!r} is not there; torch finds {found}")
+    return device
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
