@@ -3,11 +3,14 @@
 Its tokenizer knows each byte as a token, so any text can be a prompt.
 """
 
+import threading
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from worker.batch import Executor, TextStreamFactory
+from worker.batch import Batch, Executor, SampledToken, TextStreamFactory
 from worker.config import CacheConfig
 from worker.engine.fake import FakeExecutor, NumberText
 from worker.model.info import ModelInfo
@@ -56,3 +59,50 @@ class FakeModel:
 
     def executor(self, num_slots: int) -> Executor:
         return FakeExecutor(num_slots, VOCAB_SIZE)
+
+
+class Pace:
+    """Lets an engine make as many steps as a test allows. Leaving the `with` block lets it go on as it likes."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []  # the number of sequences in each step that has begun
+        self._allowed = threading.Semaphore(0)
+        self._free = False
+
+    def allow_one(self) -> None:
+        self._allowed.release()
+
+    def begin(self, num_sequences: int) -> None:
+        """A step is about to run; return when it may."""
+        self.begun.append(num_sequences)
+        if not self._free:
+            self._allowed.acquire()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._free = True
+        self._allowed.release()  # for the step that waits already
+
+
+class PacedExecutor:
+    def __init__(self, executor: Executor, pace: Pace) -> None:
+        self._executor = executor
+        self._pace = pace
+
+    def run(self, batch: Batch) -> list[SampledToken]:
+        self._pace.begin(batch.num_sequences)
+        return self._executor.run(batch)
+
+
+@dataclass(frozen=True)
+class PacedModel(FakeModel):
+    """A FakeModel that makes the steps its pace allows."""
+
+    pace: Pace = field(default_factory=Pace)
+
+    def executor(self, num_slots: int) -> Executor:
+        return PacedExecutor(super().executor(num_slots), self.pace)

@@ -2,117 +2,18 @@
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hicache.keys import ExtraKey
-from radixgate.v1 import inference_pb2, worker_pb2, worker_pb2_grpc
+from radixgate.v1 import worker_pb2
 from tests.fakes.model import EOS, FakeModel
-from worker.app import SERVICE_NAME, WorkerAddresses, WorkerApp
-from worker.config import CacheConfig, EngineConfig, WorkerConfig
+from tests.fakes.worker_stack import KEY_A, PATIENCE_S, Gateway, config, idle, running_worker
+from worker.app import SERVICE_NAME, WorkerApp
 
-PATIENCE_S = 20.0
-KEY_A = bytes(16)
 KEY_B = bytes([1] * 16)
-
-
-def config(num_slots: int = 512, **engine: int) -> WorkerConfig:
-    return WorkerConfig(
-        listen="127.0.0.1:0",
-        metrics_listen="127.0.0.1:0",
-        cache=CacheConfig(num_slots=num_slots),
-        engine=EngineConfig(check=True, **engine),  # type: ignore[arg-type]
-    )
-
-
-@asynccontextmanager
-async def running_worker(worker_config: WorkerConfig) -> AsyncIterator[tuple[WorkerApp, WorkerAddresses]]:
-    app = WorkerApp(worker_config, FakeModel())
-    addresses = await app.start()
-    try:
-        yield app, addresses
-    finally:
-        await app.stop(drain_timeout_s=0.0)
-
-
-class Gateway:
-    """The gateway's end of one link: sends submits and cancels, collects the news of each sequence."""
-
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
-        self.stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
-        self._call = self.stub.Connect()
-        self.news: list[worker_pb2.SequenceOutput] = []
-        self.loads: list[worker_pb2.WorkerLoad] = []
-        self._arrived = asyncio.Condition()
-        self._reader = asyncio.create_task(self._read())
-
-    async def submit(
-        self,
-        sequence_id: int,
-        tokens: list[int],
-        extra_key: bytes = KEY_A,
-        max_new_tokens: int = 4,
-        timeout_ms: int = 0,
-        adapter: str = "",
-    ) -> None:
-        submit = worker_pb2.Submit(
-            sequence_id=sequence_id,
-            request_id=f"r{sequence_id}",
-            prompt=[worker_pb2.PromptSegment(extra_key=extra_key, token_ids=tokens)],
-            tenant="acme",
-            adapter=adapter,
-            sampling=inference_pb2.SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True),
-            timeout_ms=timeout_ms,
-        )
-        await self._call.write(worker_pb2.ConnectRequest(submit=submit))
-
-    async def cancel(self, sequence_id: int) -> None:
-        await self._call.write(worker_pb2.ConnectRequest(cancel=worker_pb2.Cancel(sequence_id=sequence_id)))
-
-    def of(self, sequence_id: int) -> list[worker_pb2.SequenceOutput]:
-        return [output for output in self.news if output.sequence_id == sequence_id]
-
-    def tokens(self, sequence_id: int) -> list[int]:
-        return [token for output in self.of(sequence_id) for token in output.token_ids]
-
-    def admission(self, sequence_id: int) -> worker_pb2.Admission:
-        (output,) = [output for output in self.of(sequence_id) if output.HasField("admission")]
-        return output.admission
-
-    async def end(self, sequence_id: int) -> worker_pb2.SequenceOutput:
-        """Wait for the last output of a sequence and return it."""
-        await self.until(lambda: any(output.WhichOneof("end") for output in self.of(sequence_id)))
-        return self.of(sequence_id)[-1]
-
-    async def until(self, condition: object) -> None:
-        async with self._arrived:
-            await asyncio.wait_for(self._arrived.wait_for(condition), PATIENCE_S)  # type: ignore[arg-type]
-
-    async def close(self) -> None:
-        self._reader.cancel()
-        await self._channel.close()
-
-    async def _read(self) -> None:
-        async for message in self._call:
-            async with self._arrived:
-                self.news.extend(message.outputs)
-                self.loads.append(message.load)
-                self._arrived.notify_all()
-
-
-async def idle(app: WorkerApp) -> None:
-    """Wait until nothing runs or waits, and every slot is free or evictable."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            load = app.load()
-            if load.running == load.waiting == 0 and load.free_slots + load.evictable_slots == load.num_slots:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def test_a_gateway_learns_all_it_needs_of_the_model() -> None:
@@ -139,20 +40,6 @@ async def test_the_second_request_of_a_namespace_hits_and_another_namespace_does
     assert [gateway.admission(i).cached.device for i in range(3)] == [0, 19, 0]
     assert gateway.tokens(0) == gateway.tokens(1) == gateway.tokens(2)
     assert len(gateway.tokens(0)) == 4
-
-
-async def test_news_of_one_step_comes_in_one_message() -> None:
-    async with running_worker(config()) as (app, addresses):
-        gateway = Gateway(addresses.grpc)
-        for sequence_id in range(8):
-            await gateway.submit(sequence_id, [sequence_id] * 5, max_new_tokens=30)
-        for sequence_id in range(8):
-            await gateway.end(sequence_id)
-        await idle(app)
-        await gateway.close()
-
-    assert sum(len(output.token_ids) for output in gateway.news) == 8 * 30
-    assert len(gateway.loads) < 8 * 30 / 2
 
 
 async def test_a_gateway_that_vanishes_leaves_nothing_behind_and_disturbs_nobody() -> None:
@@ -228,7 +115,7 @@ async def test_a_sequence_id_used_twice_ends_the_stream_that_did_it() -> None:
         gateway = Gateway(addresses.grpc)
         await gateway.submit(1, [1, 2, 3], max_new_tokens=400)
         await gateway.submit(1, [1, 2, 3], max_new_tokens=400)
-        await asyncio.wait_for(gateway._reader, PATIENCE_S)
+        await gateway.ended()
         await idle(app)
         await gateway.close()
 

@@ -18,22 +18,22 @@ async def next_message(messages: AsyncIterator[worker_pb2.ConnectResponse]) -> w
 async def test_one_step_is_one_message_with_all_of_a_links_sequences() -> None:
     links = Links()
     link, other = links.open(), links.open()
-    link.live |= {1, 2}
+    link.live |= set(range(8))
     other.live |= {1}
 
     links.deliver(
         [
-            SequenceOutput((link.link_id, 1), token_ids=(5,)),
-            SequenceOutput((link.link_id, 2), token_ids=(6,)),
+            *(SequenceOutput((link.link_id, number), token_ids=(50 + number,)) for number in range(8)),
             SequenceOutput((other.link_id, 1), token_ids=(7,)),
         ],
         LOAD,
     )
+    links.close_all()
 
-    message = await next_message(link.messages())
-    assert [(o.sequence_id, list(o.token_ids)) for o in message.outputs] == [(1, [5]), (2, [6])]
+    (message,) = [message async for message in link.messages()]
+    assert [(o.sequence_id, list(o.token_ids)) for o in message.outputs] == [(n, [50 + n]) for n in range(8)]
     assert (message.load.running_sequences, message.load.num_slots) == (1, 10)
-    message = await next_message(other.messages())
+    (message,) = [message async for message in other.messages()]
     assert [(o.sequence_id, list(o.token_ids)) for o in message.outputs] == [(1, [7])]
 
 
