@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from annotated_types import Interval
+from annotated_types import Interval, Predicate
 
-from cli.validation import ConfigError, Fault, validated
+from cli.validation import PREDICATES, ConfigError, Fault, validated
 from gateway.config import GatewayConfig
 from metrics.logs import LogConfig
 from worker.config import WorkerConfig
@@ -36,11 +37,24 @@ LISTENERS = (
 Tree = dict[str, Any]
 
 
+def is_redis_url(value: str) -> bool:
+    """Whether `value` reads redis://HOST:PORT/NUMBER, rediss://... or unix://PATH. Parts have defaults."""
+    try:
+        url = urlsplit(value)
+        _ = url.port  # raises ValueError where it is no port
+    except ValueError:
+        return False
+    return value.startswith(("redis://", "rediss://")) or (value.startswith("unix://") and url.path != "")
+
+
+RedisUrl = Annotated[str, Predicate(is_redis_url)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSection:
     """Which Redis to use. Without a `url`, `radixgate serve` runs one of its own on this machine."""
 
-    url: str | None = None
+    url: RedisUrl | None = None
     # Of the embedded server. None: the user's data folder.
     data_dir: str | None = None
     port: Annotated[int, Interval(ge=0, le=65535)] = 0  # of the embedded server; 0 takes a free one
@@ -59,6 +73,8 @@ class Config:
 def config_from(tree: Mapping[str, Any]) -> Config:
     """Return the validated configuration; raises ConfigError naming every fault at once."""
     config = validated(Config, tree)
+    if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
+        raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
     urls = {url for url in (config.redis.url, config.gateway.redis.url) if url is not None}
     if len(urls) > 1:
         raise ConfigError([Fault("redis.url", "differs from gateway.redis.url; set one of them")])

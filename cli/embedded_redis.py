@@ -68,9 +68,12 @@ class EmbeddedRedis:
     def start(cls, config: EmbeddedRedisConfig | None = None) -> Self:
         """Start a server and return once it answers.
 
-        Raises EmbeddedRedisError with the server's last output when it ends or stays silent instead.
+        Raises EmbeddedRedisError: for a data folder that cannot be made, and with the server's last output when it ends
+        or stays silent instead.
         """
         config = config or EmbeddedRedisConfig()
+        if config.data_dir is not None:
+            _make_folder(config.data_dir)
         program = config.program or find_program()
         for attempt in range(_ATTEMPTS):
             try:
@@ -172,9 +175,21 @@ def _server_config(port: int, password: str, data_dir: Path | None) -> Sequence[
     lines = ["bind 127.0.0.1", f"port {port}", f"requirepass {password}", "daemonize no", 'save ""']
     if data_dir is None:
         return [*lines, "appendonly no"]
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Tenants and keys are few and dear: at most a second of them may be lost.
-    return [*lines, f'dir "{data_dir}"', "appendonly yes", "appendfsync everysec"]
+    return [*lines, f"dir {_quoted(str(data_dir))}", "appendonly yes", "appendfsync everysec"]
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise EmbeddedRedisError(f"the data folder {folder} cannot be used: {error.strerror}") from error
+
+
+def _quoted(text: str) -> str:
+    """Return `text` as the server's configuration writes what has quotes, spaces or line breaks in it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
 
 
 def _free_port() -> int:

@@ -16,9 +16,10 @@ from metrics.logs import mask_value
 T = TypeVar("T")
 
 # What a value that fails a predicate should have been, by the predicate's name.
-_PREDICATES = {
+PREDICATES = {
     "is_address": "must read HOST:PORT, with a port from 0 to 65535",
     "is_key_material": "must be 16 to 64 bytes long",
+    "is_redis_url": "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH",
 }
 
 
@@ -85,7 +86,7 @@ def _fault(details: ErrorDetails) -> Fault:
 def _demand(details: ErrorDetails) -> str:
     message = details["msg"]
     if details["type"] == "predicate_failed":
-        return next((demand for name, demand in _PREDICATES.items() if f"'{name}'" in message), message)
+        return next((demand for name, demand in PREDICATES.items() if f"'{name}'" in message), message)
     if details["type"] == "dataclass_type":
         return "must be a section with settings inside"
     return message.replace("Input should", "must").replace("String should", "must").replace("List should", "must")

@@ -90,6 +90,12 @@ def test_an_unknown_section_lists_what_there_is() -> None:
         ("worker.cache.policy=lru2", "\"lru2\" is not allowed: must be 'lru', 'lfu', 'fifo' or 'priority'"),
         ("gateway.listen=nowhere", '"nowhere" is not allowed: must read HOST:PORT, with a port from 0 to 65535'),
         ("gateway.extra_key_secret=short", '"***" is not allowed: must be 16 to 64 bytes long'),
+        ("redis.url=a", '"a" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH'),
+        (
+            "redis.url=redis://h:x",
+            '"***" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH',
+        ),
+        ("gateway.redis.url=http://h", "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"),
         ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),
         ("redis.port=65536", "65536 is not allowed: must be less than or equal to 65535"),
     ],
@@ -137,6 +143,13 @@ def test_a_file_that_is_not_toml_is_named_with_the_place(tmp_path: Path) -> None
 def test_redis_may_be_named_once_for_everybody() -> None:
     assert config_from({"redis": {"url": "redis://h:1"}}).gateway.redis.url == "redis://h:1"
     assert config_from({"gateway": {"redis": {"url": "redis://h:1"}}}).redis.url == "redis://h:1"
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h", "redis://:pw@h:1/2", "rediss://u:pw@[::1]:6380", "unix:///run/r.sock?db=1"]
+)
+def test_every_kind_of_redis_url_is_taken(url: str) -> None:
+    assert config_from({"redis": {"url": url}}).redis.url == url
 
 
 def test_two_different_redis_urls_are_refused() -> None:

@@ -45,11 +45,17 @@ def test_the_password_does_not_show_in_the_process_list() -> None:
 
 
 def test_what_was_written_survives_a_restart_when_there_is_a_data_folder(tmp_path: Path) -> None:
-    config = EmbeddedRedisConfig(data_dir=tmp_path / "with space" / "redis")
+    config = EmbeddedRedisConfig(data_dir=tmp_path / "with space" / 'and "quotes" \\ ü' / "redis")
     with EmbeddedRedis.start(config) as server, redis.Redis.from_url(server.url) as client:
         client.set("tenant", "kept")
     with EmbeddedRedis.start(config) as server, redis.Redis.from_url(server.url) as client:
         assert client.get("tenant") == b"kept"
+
+
+@pytest.mark.parametrize("path", ["/proc/nope", "/dev/null", "/dev/null/folder"])
+def test_a_data_folder_that_cannot_be_made_is_named(path: str) -> None:
+    with pytest.raises(EmbeddedRedisError, match=f"^the data folder {path} cannot be used: "):
+        EmbeddedRedis.start(EmbeddedRedisConfig(data_dir=Path(path)))
 
 
 def test_without_a_data_folder_nothing_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
