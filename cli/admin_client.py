@@ -55,6 +55,14 @@ class AdminClient:
         answer = self._stub.CreateTenant(request, timeout=_TIMEOUT_S, metadata=self._metadata)
         return Tenant.of(answer.tenant)
 
+    def ensure_tenant(self, tenant_id: str) -> None:
+        """Create a tenant unless there is one of this name."""
+        try:
+            self.create_tenant(tenant_id)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+
     def get_tenant(self, tenant_id: str) -> Tenant:
         request = admin_pb2.GetTenantRequest(tenant_id=tenant_id)
         return Tenant.of(self._stub.GetTenant(request, timeout=_TIMEOUT_S, metadata=self._metadata).tenant)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from cli.options import config_options, load
+from cli.options import config_options, load, ready_file_option
 from cli.ready_file import write_ready_file
 from cli.validation import ConfigError, Fault
 from gateway.app import run_gateway
@@ -13,7 +13,7 @@ from metrics.logs import configure_logs
 
 @click.command("gateway")
 @config_options
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Write addresses there, as JSON, once ready.")
+@ready_file_option("Write addresses there, as JSON, once ready.")
 def command(
     file: Path | None, assignments: tuple[str, ...], check: bool, config_stdin: bool, ready_file: Path | None
 ) -> None:

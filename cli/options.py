@@ -1,6 +1,7 @@
 """The options that commands share."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +38,22 @@ def config_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def ready_file_option(text: str) -> Callable[[F], F]:
+    """Add --ready-file: where to say that all is ready. A place that cannot be written to is told at once."""
+    return click.option("--ready-file", type=click.Path(path_type=Path), callback=_writable, help=text)
+
+
+def _writable(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        if value.is_dir():
+            raise click.BadParameter(f"{value} is a folder")
+        if not value.parent.is_dir():
+            raise click.BadParameter(f"there is no folder {value.parent}")
+        if not os.access(value.parent, os.W_OK):
+            raise click.BadParameter(f"nothing can be written in {value.parent}")
+    return value
 
 
 def settings_tree(file: Path | None, assignments: Sequence[str], config_stdin: bool) -> Tree:

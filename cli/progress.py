@@ -13,9 +13,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 
 class Reporter(Protocol):
-    """Told of stages and how far each is, from 0 to 1; a context that ends with the work."""
+    """Told of stages and how far each is, from 0 to 1; a context that ends with the work, at the latest."""
 
     def report(self, stage: str, fraction: float) -> None: ...
+
+    def finish(self) -> None:
+        """Leave the terminal to others. Finishing twice is harmless."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -47,6 +51,9 @@ class BarProgress:
             task = self._tasks[stage] = self._progress.add_task(stage, total=1.0)
         self._progress.update(task, completed=min(fraction, 1.0))
 
+    def finish(self) -> None:
+        self._progress.stop()
+
     def __enter__(self) -> Self:
         self._progress.start()
         return self
@@ -54,7 +61,7 @@ class BarProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self.finish()
 
 
 class LineProgress:
@@ -72,6 +79,9 @@ class LineProgress:
         if fraction >= 1 and stage not in self._ended:
             self._ended.add(stage)
             self._print(f"{stage}: done")
+
+    def finish(self) -> None:
+        return
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -93,6 +103,9 @@ class JsonProgress:
 
     def report(self, stage: str, fraction: float) -> None:
         print(json.dumps({"stage": stage, "fraction": fraction}), file=self._stream, flush=True)
+
+    def finish(self) -> None:
+        return
 
     def __enter__(self) -> Self:
         return self

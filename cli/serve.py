@@ -16,7 +16,7 @@ from cli.config import Config, Tree, config_from, is_set, set_at, with_free_port
 from cli.embedded_redis import EmbeddedRedisError
 from cli.folder_lock import FolderError, folder_locked
 from cli.listeners import AddressTakenError, check_listeners
-from cli.options import DEFAULT_TARGET, config_options, settings_tree, show_and_exit
+from cli.options import DEFAULT_TARGET, config_options, ready_file_option, settings_tree, show_and_exit
 from cli.progress import reporter_for
 from cli.ready_file import write_ready_file
 from cli.rpc_errors import rpc_errors_told
@@ -24,15 +24,14 @@ from cli.supervisor import ChildDiedError, Deployment, Listener, StoppedError, S
 
 DEMO_TENANTS = ("demo-a", "demo-b")
 
+_DRAIN = ("gateway", "server", "drain_s")
+_DEMO_DRAIN_S = 3.0  # people try, stop, and try again
+
 
 @click.command("serve")
 @config_options
 @click.option("--demo", is_flag=True, help="Keep nothing on disk, and make the tenants demo-a and demo-b with keys.")
-@click.option(
-    "--ready-file",
-    type=click.Path(path_type=Path),
-    help="Write addresses and keys there, as JSON, once ready. Addresses that are not set take free ports.",
-)
+@ready_file_option("Write addresses and keys there, as JSON, once ready. Addresses that are not set take free ports.")
 def command(
     file: Path | None,
     assignments: tuple[str, ...],
@@ -43,6 +42,8 @@ def command(
 ) -> None:
     """Serve all in one: Redis (unless redis.url is set), a worker and a gateway, until Ctrl-C or SIGTERM."""
     tree = settings_tree(file, assignments, config_stdin)
+    if demo and not is_set(tree, _DRAIN):
+        set_at(tree, _DRAIN, _DEMO_DRAIN_S)
     if ready_file is not None:
         with_free_ports(tree)
     config = config_from(tree)
@@ -72,23 +73,23 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
         supervisor = stack.enter_context(Supervisor(tree, run_folder, redis_folder, stop, listener))
         with progress:
             deployment = supervisor.start()
-        keys = _make_tenants(deployment) if demo else {}
+        keys = make_demo_tenants(deployment) if demo else {}
         if not demo and config.gateway.admin_token is None:
             _leave_admin_token(deployment.admin_token)
         if ready_file is not None:
             stack.enter_context(_announced(ready_file, deployment, keys))
         _print_how_to(console, deployment, keys)
         supervisor.run()
-        console.print("stopping …")
+        console.print(_stopping(config.gateway.server.drain_s))
     if supervisor.forced:
         raise click.ClickException(f"had to be killed: {', '.join(supervisor.forced)}")
 
 
-def _make_tenants(deployment: Deployment) -> dict[str, str]:
-    """Make the demo's tenants over the admin API and return their keys."""
+def make_demo_tenants(deployment: Deployment) -> dict[str, str]:
+    """Make the demo's tenants over the admin API, unless an earlier demo has, and return new keys for them."""
     with rpc_errors_told(deployment.grpc), admin_client(deployment.grpc, deployment.admin_token) as client:
         for tenant in DEMO_TENANTS:
-            client.create_tenant(tenant)
+            client.ensure_tenant(tenant)
         return {tenant: client.create_key(tenant, "demo")[1] for tenant in DEMO_TENANTS}
 
 
@@ -145,6 +146,10 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
     if not keys:
         lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)
+
+
+def _stopping(drain_s: float) -> str:
+    return f"stopping: waiting up to {drain_s:g} s for running streams; Ctrl-C again ends now"
 
 
 def _program() -> str:

@@ -101,7 +101,7 @@ class Supervisor:
         self._redis: EmbeddedRedis | None = None
         self._children: list[Child] = []
         self._exit = ExitStack()
-        self.forced: list[str] = []  # children that did not end by themselves
+        self.forced: list[str] = []  # children that did not end in time
 
     def start(self) -> Deployment:
         """Start everything; returns once the gateway serves.
@@ -165,10 +165,11 @@ class Supervisor:
         deadline = time.monotonic() + timeout_s
         child.terminate()
         while not child.wait(_POLL_S):
-            if self._stop.urgent or time.monotonic() > deadline:
+            if self._stop.urgent:
+                child.kill()
+            elif time.monotonic() > deadline:
                 child.kill()
                 self.forced.append(child.name)
-                return
 
     def _wait_until_serving(self, target: str) -> None:
         deadline = time.monotonic() + _SERVING_TIMEOUT_S

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cli.options import config_options, load
+from cli.options import config_options, load, ready_file_option
 from cli.progress import JsonProgress, reporter_for
 from cli.ready_file import write_ready_file
 from metrics.logs import configure_logs
@@ -15,7 +15,7 @@ from worker.errors import WorkerStartError
 
 @click.command("worker")
 @config_options
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Write addresses there, as JSON, once ready.")
+@ready_file_option("Write addresses there, as JSON, once ready.")
 @click.option("--progress-json", is_flag=True, hidden=True)
 def command(
     file: Path | None,
@@ -31,7 +31,7 @@ def command(
     reporter = JsonProgress() if progress_json else reporter_for(Console(stderr=True))
 
     def announce(addresses: WorkerAddresses) -> None:
-        reporter.__exit__(None, None, None)
+        reporter.finish()
         if ready_file is not None:
             write_ready_file(ready_file, {"grpc": addresses.grpc, "metrics": addresses.metrics})
 

@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from cli.serve import make_demo_tenants
+from cli.supervisor import Deployment
 from tests.unit.cli.conftest import ADMIN_TOKEN, Command
 
 NewTenant = Callable[[], str]
@@ -52,6 +54,15 @@ def test_a_tenant_without_keys_has_none(command: Command, new_tenant: NewTenant)
     command.json("tenant", "create", name)
     assert command.run("key", "list", name).output == "none\n"
     assert command.json("key", "list", name) == []
+
+
+def test_a_second_demo_takes_the_tenants_of_the_first_and_gets_new_keys(command: Command) -> None:
+    deployment = Deployment(command.address, (), ADMIN_TOKEN)
+    first, second = make_demo_tenants(deployment), make_demo_tenants(deployment)
+    assert set(first) == set(second) == {"demo-a", "demo-b"}
+    assert len({*first.values(), *second.values()}) == 4
+    for key in (first["demo-a"], second["demo-a"]):
+        assert command.run("chat", "--key", key, "--max-new-tokens", "1", "Hello!").exit_code == 0
 
 
 def test_a_second_tenant_of_the_same_name_is_refused(command: Command, new_tenant: NewTenant) -> None:

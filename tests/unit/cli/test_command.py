@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -44,6 +45,12 @@ def test_check_prints_the_effective_configuration_and_ends(name: str) -> None:
     assert "num_slots = 64" in output
 
 
+def test_a_demo_waits_for_running_streams_only_shortly_unless_told() -> None:
+    assert "drain_s = 3.0" in run("serve", "--demo", "--check")[1]
+    assert "drain_s = 7.0" in run("serve", "--demo", "--check", "--set", "gateway.server.drain_s=7")[1]
+    assert "drain_s = 30.0" in run("serve", "--check")[1]
+
+
 @pytest.mark.parametrize("name", ["serve", "gateway", "worker"])
 def test_a_wrong_configuration_ends_with_its_faults(name: str) -> None:
     status, output = run(name, "--set", "worker.engine.max_runing=8")
@@ -55,6 +62,22 @@ def test_a_gateway_without_redis_says_what_is_missing() -> None:
     status, output = run("gateway")
     assert status == 1
     assert "redis.url: is not set" in output
+
+
+@pytest.mark.parametrize("name", ["serve", "gateway", "worker"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("nowhere/ready.json", "there is no folder {}/nowhere"), ("", "{} is a folder"), ("sealed/r.json", "{}/sealed")],
+)
+def test_a_ready_file_that_could_not_be_written_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, message: str
+) -> None:
+    (tmp_path / "sealed").mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: "sealed" not in str(path))
+    status, output = run(name, "--ready-file", str(tmp_path / place))
+    assert status == 2
+    assert "Invalid value for '--ready-file'" in output
+    assert message.format(tmp_path) in output
 
 
 def test_without_an_admin_token_the_three_places_for_it_are_named(tmp_path: object) -> None:

@@ -93,7 +93,7 @@ def test_an_unknown_section_lists_what_there_is() -> None:
         ("redis.url=a", '"a" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH'),
         (
             "redis.url=redis://h:x",
-            '"***" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH',
+            '"redis://h:x" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH',
         ),
         ("gateway.redis.url=http://h", "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"),
         ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),

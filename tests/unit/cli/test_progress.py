@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -36,3 +37,14 @@ def test_bars_are_drawn_on_a_terminal_only() -> None:
         progress.report("loading [weights", 0.5)
         progress.report("loading [weights", 1.0)
     assert "loading [weights" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "file"])
+def test_finishing_early_and_twice_is_harmless_and_ends_the_drawing(terminal: bool) -> None:
+    stream = io.StringIO()
+    with reporter_for(Console(file=stream, force_terminal=terminal)) as progress:
+        progress.report("loading", 1.0)
+        progress.finish()
+        shown = stream.getvalue()
+        progress.finish()
+    assert stream.getvalue() == shown

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.stack import Client, chat_request
 from tests.processes import is_gone, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
@@ -96,6 +97,24 @@ def test_a_model_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> No
         assert "the worker ended with status 1" in log
         assert log.count("'/no/such/model' is no model") == 1
         assert "Traceback" not in log
+
+
+def test_a_second_signal_ends_it_at_once_while_a_stream_runs(tmp_path: Path) -> None:
+    with serving(tmp_path, "--demo", "--set", "gateway.server.drain_s=600") as process:
+        ready = until_ready(process, tmp_path)
+        family = descendants(process)
+        client = Client(ready["grpc"], ready["tenants"]["demo-a"])
+        stream = client.stream(chat_request("Count to a thousand.", max_new_tokens=4000), timeout_s=600)
+        assert next(stream).token_ids
+        process.send_signal(signal.SIGINT)
+        stopping = "stopping: waiting up to 600 s for running streams; Ctrl-C again ends now"
+        wait_until(lambda: stopping in (tmp_path / "log").read_text("utf-8"), timeout_s=30, what="stopping")
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
+        client.close()
+        assert all(is_gone(pid) for pid in family.values())
+        assert not (tmp_path / "ready.json").exists()
 
 
 def test_a_signal_while_it_starts_ends_it_cleanly(tmp_path: Path) -> None:
