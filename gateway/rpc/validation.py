@@ -1,12 +1,15 @@
 """What a request must fulfil by itself, before any prompt is looked at. Collects every violation."""
 
-import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from gateway.config import GatewayLimits
 from gateway.errors import Violation
 from radixgate.v1 import inference_pb2
 
+# The field is a 32-bit float, whose nearest value to 0.01 lies a little below it.
+_SMALLEST_PENALTY = float(np.float32(0.01))
 _IDENTITY = "comes from the credential and must not be sent"
 
 
@@ -68,8 +71,8 @@ def _check_probabilities(sampling: inference_pb2.SamplingParams) -> Iterator[Vio
     if not 0 <= sampling.min_p <= 1:
         yield Violation("sampling.min_p", f"is {sampling.min_p:g}; must be 0 to 1")
     penalty = sampling.repetition_penalty
-    if sampling.HasField("repetition_penalty") and not (penalty > 0 and math.isfinite(penalty)):
-        yield Violation("sampling.repetition_penalty", f"is {penalty:g}; must be above 0 and finite")
+    if sampling.HasField("repetition_penalty") and not _SMALLEST_PENALTY <= penalty <= 100:
+        yield Violation("sampling.repetition_penalty", f"is {penalty:g}; must be 0.01 to 100")
     for name in ("presence_penalty", "frequency_penalty"):
         value = getattr(sampling, name)
         if not -2 <= value <= 2:

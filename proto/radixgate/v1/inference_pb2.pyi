@@ -212,7 +212,7 @@ class SamplingParams(_message.Message):
     """
     repetition_penalty: _builtins.float
     """Divides positive and multiplies negative logits of tokens seen in prompt
-    or completion. Default 1: none. Above 0.
+    or completion. Default 1: none. 0.01 to 100.
     """
     presence_penalty: _builtins.float
     """Subtracted from logits of tokens seen in the completion. Default 0.
