@@ -38,25 +38,25 @@ class TorchBackend:
             # with it or from the cache, so that a prompt has one answer in bfloat16 too.
             last = rows[i + 1] - 1
             if rows[i] < last:
-                parts.append(SequencePlan(rows[i], last, kv_slots[:-1], self._device))
-            parts.append(SequencePlan(last, last + 1, kv_slots, self._device))
+                parts.append(RowsPlan(rows[i], last, kv_slots[:-1], self._device))
+            parts.append(RowsPlan(last, last + 1, kv_slots, self._device))
         return TorchPlan(tuple(parts), self._has_flash)
 
 
 class TorchPlan:
-    def __init__(self, sequences: "tuple[SequencePlan, ...]", has_flash: bool) -> None:
-        self._sequences = sequences
+    def __init__(self, parts: "tuple[RowsPlan, ...]", has_flash: bool) -> None:
+        self._parts = parts
         self._has_flash = has_flash
 
     def run(self, shape: AttentionShape, query: Tensor, kv: LayerKV, sinks: Tensor | None) -> Tensor:
         fused = self._has_flash and shape.softcap is None and shape.key_dim == shape.value_dim
         attend: PartialAttention = flash_cpu if fused else tiled
         out = query.new_empty(query.shape[0], shape.query_heads, shape.value_dim)
-        for sequence in self._sequences:
-            rows = slice(sequence.first_row, sequence.end_row)
+        for part in self._parts:
+            rows = slice(part.first_row, part.end_row)
             stacked = _stack(query[rows].float(), shape.kv_heads)
-            part = sequence.attend(shape, stacked, kv, attend)
-            result = part.out if sinks is None else _sink(part, sinks, shape.kv_heads)
+            found = part.attend(shape, stacked, kv, attend)
+            result = found.out if sinks is None else _sink(found, sinks, shape.kv_heads)
             out[rows] = _unstack(result, shape.query_heads)
         return out
 
@@ -79,7 +79,7 @@ class _View:
     group: int  # query heads per KV head
 
 
-class SequencePlan:
+class RowsPlan:
     """Rows of one sequence that follow each other, their slots, and their spans for each window that occurs."""
 
     def __init__(self, first_row: int, end_row: int, kv_slots: Int32Array, device: torch.device) -> None:

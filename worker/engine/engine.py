@@ -187,7 +187,13 @@ class Engine:
         sampling = step.sampling
         self._scheduler.commit(step, end)
         for sequence, token in zip(sampling, sampled, strict=True):
-            self._take(sequence, token, end)
+            if 0 <= token.token_id < self._limits.vocab_size:
+                self._take(sequence, token, end)
+            else:
+                # Computed in the next step it would end that step for all its neighbours.
+                error = IndexError(f"token id {token.token_id} is outside of the vocabulary")
+                report("sampling failed", error, request_id=sequence.request.request_id)
+                self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"), end)
 
     def _take(self, sequence: Sequence, token: SampledToken, now: float) -> None:
         """Take in one sampled token: hand it out with its text, and end the sequence if it was the last."""
@@ -224,6 +230,7 @@ class Engine:
         request = sequence.request
         sequence.ended = True
         del self._sequences[request.sequence_id]
+        self._deadlines.ended(sequence)
         self._outbox.finished(request.sequence_id, finish)
         self._scheduler.remove(sequence, now)
         outcome = finish.value if isinstance(finish, FinishReason) else finish.code.value

@@ -35,8 +35,8 @@ class ModelExecutor:
     def logits(self, batch: Batch) -> Tensor:
         """Compute a step; return the logits of the rows that sample, float32[samples, vocab_size]."""
         with torch.inference_mode():
-            step = _Step(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots))
-            with handling_attention(step):
+            run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots))
+            with handling_attention(run):
                 output = self._model(
                     input_ids=self._tensor(batch.token_ids)[None],
                     position_ids=self._tensor(batch.positions)[None],
@@ -50,7 +50,7 @@ class ModelExecutor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
 
 
-class _Step:
+class _ForwardRun:
     """Answers the attention calls of one forward pass: write the new K and V, then attend over the slots."""
 
     def __init__(

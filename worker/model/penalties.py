@@ -2,7 +2,8 @@
 
 Order and meaning: first the repetition penalty over prompt and output, as in transformers (a positive logit is
 divided by it, a negative one multiplied); then, over the output only, `presence_penalty` once and `frequency_penalty`
-per occurrence, subtracted, as in the OpenAI API; then banned tokens get -inf.
+per occurrence, subtracted, as in the OpenAI API; then banned tokens get -inf. However extreme a penalty is, the logits
+of tokens that are not banned stay finite: what follows need not expect infinities that cancel out to nan.
 """
 
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ def _penalise(logits: Tensor, row: SampleRow) -> None:
         tokens, counts = np.unique(output, return_counts=True)
         penalty = params.presence_penalty + params.frequency_penalty * counts
         logits[_tensor(tokens, logits)] -= torch.from_numpy(penalty).to(logits)
+    largest = torch.finfo(logits.dtype).max
+    logits.clamp_(min=-largest, max=largest)
     if row.banned_token_ids:
         logits[_tensor(np.asarray(row.banned_token_ids, dtype=np.int64), logits)] = float("-inf")
 

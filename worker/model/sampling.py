@@ -140,8 +140,9 @@ def _inverse_cdf(weights: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     drawn = _column([uniform(row.params.seed, row.position) for row in rows], weights)
     total = cdf[:, -1:].contiguous()
     index = torch.searchsorted(cdf, drawn * total, right=True)
-    # Rounding can lift drawn * total to the total; the last entry with any weight is where that belongs.
-    last = torch.searchsorted(cdf, total, right=False)
+    # Rounding can lift drawn * total to the total; the last entry with any weight is where that belongs. There is none
+    # if the model's own logits were no numbers: any token will do then, but it must be one.
+    last = torch.searchsorted(cdf, total, right=False).clamp_(max=weights.shape[-1] - 1)
     return torch.minimum(index, last)[:, 0]
 
 

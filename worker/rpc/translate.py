@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hicache.errors import InvalidKeyError
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, Segment
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import SamplingParams, TokenLogprobs
@@ -91,7 +92,11 @@ def load_message(load: Load) -> worker_pb2.WorkerLoad:
 def _prefix_key(segments: Sequence[worker_pb2.PromptSegment]) -> PrefixKey:
     if not segments:
         raise RefusedSubmit(_invalid("the prompt has no segment", "prompt"))
-    return PrefixKey(tuple(_segment(segment, index) for index, segment in enumerate(segments)))
+    parts = tuple(_segment(segment, index) for index, segment in enumerate(segments))
+    try:
+        return PrefixKey(parts)
+    except InvalidKeyError as error:
+        raise RefusedSubmit(_invalid(str(error), "prompt")) from error
 
 
 def _segment(segment: worker_pb2.PromptSegment, index: int) -> Segment:

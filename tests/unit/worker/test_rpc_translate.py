@@ -82,6 +82,13 @@ def test_a_prompt_without_a_segment_is_refused() -> None:
     assert refusal(submit(prompt=[])).field == "prompt"
 
 
+def test_two_segments_of_one_namespace_are_refused() -> None:
+    segment = worker_pb2.PromptSegment(extra_key=KEY, token_ids=[1])
+    failure = refusal(submit(prompt=[segment, segment]))
+
+    assert (failure.code, failure.field) == (FailureCode.INVALID_ARGUMENT, "prompt")
+
+
 def test_an_adapter_that_is_not_loaded_is_not_found() -> None:
     failure = refusal(submit(adapter="poet"))
 

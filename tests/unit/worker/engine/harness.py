@@ -58,7 +58,7 @@ class ScriptedExecutor:
     """A fake executor that remembers its batches and does what a test tells it.
 
     `break_in` names runs (from 1) that raise after having written to the slots; `before_run` is called first in every
-    run; `drop` results are left out.
+    run; `drop` results are left out; a prompt that begins with a token of `spoil` gets that token id sampled.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -66,6 +66,7 @@ class ScriptedExecutor:
         self.break_in: set[int] = set()
         self.before_run: Callable[[], object] = lambda: None
         self.drop = 0
+        self.spoil: dict[int, int] = {}
         self.num_runs = 0
         self.batches: list[Batch] = []
 
@@ -76,7 +77,10 @@ class ScriptedExecutor:
         result = self._inner.run(batch)
         if self.num_runs in self.break_in:
             raise RuntimeError("broken on purpose")
-        return result[self.drop :]
+        return [
+            SampledToken(self.spoil.get(int(row.prompt_token_ids[0]), token.token_id), token.logprobs)
+            for row, token in zip(batch.samples, result, strict=True)
+        ][self.drop :]
 
 
 class Recorder:

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tests.unit.worker.engine.harness import Rig, answer, make_request, prompt
+from tests.unit.worker.engine.harness import VOCAB, Rig, answer, make_request, prompt
 from worker.config import EngineConfig
 from worker.engine import DuplicateSequenceError, FinishReason
 from worker.errors import Failure, FailureCode
@@ -130,6 +130,19 @@ def test_a_forward_pass_with_too_few_tokens_is_a_failed_one() -> None:
     rig.submit(make_request(0), make_request(1, [4, 5]))
     rig.run()
     assert rig.failure(0).code is rig.failure(1).code is FailureCode.INTERNAL
+    rig.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB])
+def test_a_token_outside_of_the_vocabulary_ends_its_own_sequence_and_no_other(token_id: int) -> None:
+    rig = Rig()
+    rig.executor.spoil[7] = token_id
+    rig.submit(make_request(0, [7, 8, 9]), make_request(1, [1, 2, 3]))
+    rig.run()
+
+    assert rig.failure(0).code is FailureCode.INTERNAL
+    assert rig.tokens(0) == []
+    assert len(rig.tokens(1)) == 4
     rig.assert_nothing_is_held()
 
 

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,28 @@ def test_top_p_counts_the_mass_of_all_that_top_k_keeps_beyond_the_candidates() -
 def test_a_tiny_temperature_is_greedy_and_no_nan() -> None:
     logits = torch.tensor([[1e4, 1e4 - 1, -1e4]])
     assert tokens(logits, [row(replace(PLAIN, temperature=1e-30))]) == [0]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("repetition_penalty", [1e-38, 1e38])
+def test_an_extreme_penalty_still_chooses_a_token_of_the_vocabulary(
+    filters: dict[str, Any], repetition_penalty: float
+) -> None:
+    logits = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)) * 4
+    wanted = SamplingParams(max_new_tokens=1, repetition_penalty=repetition_penalty, seed=3, **filters)
+    row = SampleRow(0, wanted, 100, np.arange(100, dtype=np.int32), [], banned_token_ids=(5,))
+
+    (token,) = tokens(logits, [row])
+
+    assert 0 <= token < 1000
+    assert token != 5
+
+
+def test_logits_that_are_no_numbers_still_choose_a_token_of_the_vocabulary() -> None:
+    for wanted in (SamplingParams(max_new_tokens=1), SamplingParams(max_new_tokens=1, top_p=0.9)):
+        row = SampleRow(0, wanted, 1, np.arange(1, dtype=np.int32), [])
+        (token,) = tokens(torch.full((1, 1000), float("nan")), [row])
+        assert 0 <= token < 1000
 
 
 def test_a_banned_token_is_never_chosen_whatever_its_logit() -> None:
