@@ -23,7 +23,7 @@ from gateway.errors import (
 from radixgate.v1 import inference_pb2, worker_pb2
 
 
-class Chunk:
+class Delta:
     """What has come of a request since it was last asked for."""
 
     __slots__ = ("_text", "admission", "message")
@@ -44,7 +44,7 @@ class Chunk:
         if output.text:
             self._text.append(output.text)
 
-    def seal(self) -> "Chunk":
+    def seal(self) -> "Delta":
         self.message.text = "".join(self._text)
         return self
 
@@ -71,7 +71,7 @@ class TokenStream:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._pending: Chunk | None = None
+        self._pending: Delta | None = None
         self._unread_bytes = 0
         self._taken_at = float("-inf")
         self._error: GatewayError | None = None
@@ -93,7 +93,7 @@ class TokenStream:
             self._end(_reads_too_slowly(self._max_unread_bytes), worker_is_done=False)
             return
         if self._pending is None:
-            self._pending = Chunk()
+            self._pending = Delta()
         self._pending.add(output)
         if end is None:
             self._announce()
@@ -128,20 +128,20 @@ class TokenStream:
 
     # ------------------------------------------------------------------------------------------- the client's side
 
-    async def take(self) -> Chunk:
+    async def take(self) -> Delta:
         """Wait for news and return all there is.
 
-        The last chunk is `finished`. Raises the GatewayError that ended the stream instead; what came before it is
+        The last delta is `finished`. Raises the GatewayError that ended the stream instead; what came before it is
         returned first.
         """
         await self._news.wait()
         self._news.clear()
-        chunk, self._pending, self._unread_bytes = self._pending, None, 0
+        delta, self._pending, self._unread_bytes = self._pending, None, 0
         self._taken_at = self._loop.time()
         if self._ended:
             self._news.set()  # whoever asks again is told the same
-        if chunk is not None:
-            return chunk.seal()
+        if delta is not None:
+            return delta.seal()
         raise self._error or InternalError("the stream was read beyond its end")
 
     def close(self) -> None:

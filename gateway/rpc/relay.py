@@ -1,4 +1,4 @@
-"""Passes one sequence's chunks on to its client, keeps its account, and tells how it went."""
+"""Passes one sequence's deltas on to its client, keeps its account, and tells how it went."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 
 from gateway.dispatch.fleet import Generation
-from gateway.dispatch.stream import Chunk, TokenStream
+from gateway.dispatch.stream import Delta, TokenStream
 from gateway.errors import InternalError
 from radixgate.v1 import inference_pb2, worker_pb2
 
@@ -39,25 +39,25 @@ async def relay(
     report: "StreamReport",
     write: Callable[[inference_pb2.GenerateResponse], Awaitable[None]],
 ) -> None:
-    """Pass chunks on until the sequence is finished. Raises the GatewayError that it ends with otherwise."""
+    """Pass deltas on until the sequence is finished. Raises the GatewayError that it ends with otherwise."""
     usage: inference_pb2.Usage | None = None
     while True:
-        chunk = await stream.take()
-        message = chunk.message
+        delta = await stream.take()
+        message = delta.message
         message.request_id = generation.request_id
-        report.completion_tokens += chunk.num_tokens
-        if chunk.admission is not None and usage is None:
-            usage = _usage(chunk.admission, len(generation.token_ids))
+        report.completion_tokens += delta.num_tokens
+        if delta.admission is not None and usage is None:
+            usage = _usage(delta.admission, len(generation.token_ids))
             report.admitted(usage)
-        if chunk.finished:
+        if delta.finished:
             if usage is None:
                 raise InternalError("the worker finished a request that it never admitted", reason="WORKER_FAILED")
             usage.completion_tokens = report.completion_tokens
             message.usage.CopyFrom(usage)
-        if chunk.finished or message.token_ids or message.text:
+        if delta.finished or message.token_ids or message.text:
             await write(message)
-            report.sent(chunk)
-        if chunk.finished:
+            report.sent(delta)
+        if delta.finished:
             report.finished()
             return
 
@@ -109,8 +109,8 @@ class StreamReport:
         tiers = (cached.device, cached.host, cached.storage)
         self._observer.admitted(request.tenant, self._model, request.adapter, usage.prompt_tokens, *tiers)
 
-    def sent(self, chunk: Chunk) -> None:
-        if not chunk.num_tokens:
+    def sent(self, delta: Delta) -> None:
+        if not delta.num_tokens:
             return
         now, tenant = time.monotonic(), self._generation.tenant
         if self._last_sent_at is None:

@@ -48,8 +48,8 @@ async def test_what_comes_while_nobody_reads_is_one_message() -> None:
     stream = Worker().stream()
     for i in range(5):
         stream.feed(tokens(i, text=f"{i} "))
-    chunk = await stream.take()
-    assert (list(chunk.message.token_ids), chunk.message.text) == ([0, 1, 2, 3, 4], "0 1 2 3 4 ")
+    delta = await stream.take()
+    assert (list(delta.message.token_ids), delta.message.text) == ([0, 1, 2, 3, 4], "0 1 2 3 4 ")
 
 
 async def test_log_probabilities_stay_beside_their_tokens() -> None:
@@ -80,8 +80,8 @@ async def test_the_first_tokens_do_not_wait_and_the_next_ones_share_a_message() 
     assert loop.time() - started < 0.04
     stream.feed(tokens(2))
     late = loop.call_later(0.01, stream.feed, tokens(3))
-    chunk = await stream.take()
-    assert list(chunk.message.token_ids) == [2, 3]
+    delta = await stream.take()
+    assert list(delta.message.token_ids) == [2, 3]
     assert loop.time() - started >= 0.05
     late.cancel()
 
@@ -92,9 +92,9 @@ async def test_the_end_waits_for_nothing() -> None:
     await stream.take()
     stream.feed(tokens(2))
     stream.feed(tokens(3, end=STOP))
-    chunk = await asyncio.wait_for(stream.take(), 5)
-    assert list(chunk.message.token_ids) == [2, 3]
-    assert chunk.finished
+    delta = await asyncio.wait_for(stream.take(), 5)
+    assert list(delta.message.token_ids) == [2, 3]
+    assert delta.finished
 
 
 async def test_an_end_is_told_once_and_nothing_follows_it() -> None:
@@ -161,8 +161,8 @@ async def test_chunks_are_copies_that_do_not_keep_the_workers_message() -> None:
     stream.feed(output)
     output.token_ids[0] = 99
     output.logprobs[0].logprob = -99.0
-    chunk = await stream.take()
-    assert (chunk.message.token_ids[0], chunk.message.logprobs[0].logprob) == (1, -1.0)
+    delta = await stream.take()
+    assert (delta.message.token_ids[0], delta.message.logprobs[0].logprob) == (1, -1.0)
 
 
 async def test_an_end_without_a_reason_does_not_leave_the_reader_waiting() -> None:
