@@ -25,7 +25,7 @@ Seconds = Annotated[float, Interval(gt=0, le=86_400 * 366)]
 class GatewayLimits:
     """Bounds on what one caller can ask for or hold."""
 
-    # Of one request or response; larger requests get RESOURCE_EXHAUSTED from gRPC itself.
+    # Of one request or response; larger requests get RESOURCE_EXHAUSTED from gRPC itself, without details.
     max_message_bytes: Annotated[int, Interval(ge=65_536, le=1 << 30)] = 4 << 20
     max_concurrent_rpcs: Annotated[int, Interval(ge=1)] = 10_000
     max_stop_strings: Annotated[int, Interval(ge=0)] = 16
