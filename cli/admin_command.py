@@ -13,8 +13,9 @@ from rich.table import Table
 
 from cli.admin_client import AdminClient, Key, Tenant, admin_client, admin_token_file
 from cli.config import config_from, read_tree
+from cli.credentials import is_sendable
 from cli.options import target_option
-from cli.rpc_errors import rpc_errors_told
+from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +43,7 @@ def admin_options(command: F) -> F:
 def connected(target: str, file: Path | None, token_file: Path | None) -> Iterator[AdminClient]:
     """Provide a client; failures of its RPCs end the command with a message."""
     token = _admin_token(file, token_file)
-    with rpc_errors_told(target), admin_client(target, token) as client:
+    with rpc_errors_told(target, OPERATOR_HINT), admin_client(target, token) as client:
         yield client
 
 
@@ -63,9 +64,19 @@ def show(values: Sequence[Tenant] | Sequence[Key], as_json: bool) -> None:
             click.echo("\t".join(map(_cell, row.values())))
 
 
-def show_one(value: Tenant | Key, as_json: bool, **extra: str) -> None:
-    """Print one value, with `extra` fields below it."""
-    row = dataclasses.asdict(value) | extra
+def show_new_key(key: Key, secret: str, as_json: bool) -> None:
+    """Print a key with what is its owner's to keep, which nobody can print again."""
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(key) | {"secret": secret}, ensure_ascii=False))
+        return
+    show_one(key, as_json)
+    click.echo(f"{'API key:':<15} {secret}")
+    click.echo("The API key is shown only this once: keep it.", err=True)
+
+
+def show_one(value: Tenant | Key, as_json: bool) -> None:
+    """Print one value."""
+    row = dataclasses.asdict(value)
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
         return
@@ -92,6 +103,11 @@ def _admin_token(file: Path | None, token_file: Path | None) -> str:
 
 def _read_token(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise click.UsageError(f"the admin token in {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"what is in {path} is no admin token: it is no text") from error
+    if not is_sendable(token):
+        raise click.UsageError(f"what is in {path} is no admin token: one line of printable ASCII is")
+    return token

@@ -12,8 +12,9 @@ import click
 import grpc
 from rich.console import Console
 
+from cli.credentials import is_sendable
 from cli.options import target_option
-from cli.rpc_errors import explain, rpc_errors_told
+from cli.rpc_errors import TENANT_HINT, explain, rpc_errors_told
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
 with contextlib.suppress(ImportError):  # line editing where Python has it
@@ -96,10 +97,23 @@ class Conversation:
         )
 
 
+def _api_key(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    key = value.strip()
+    if not is_sendable(key):
+        raise click.BadParameter("an API key is one line of printable ASCII characters")
+    return key
+
+
 @click.command("chat")
 @click.argument("message", nargs=-1)
 @target_option
-@click.option("--key", envvar="RADIXGATE_API_KEY", required=True, help="API key.  [env: RADIXGATE_API_KEY]")
+@click.option(
+    "--key",
+    envvar="RADIXGATE_API_KEY",
+    required=True,
+    callback=_api_key,
+    help="API key.  [env: RADIXGATE_API_KEY]",
+)
 @click.option("--model", default="", help="Name of the model, where several are served.")
 @click.option("--adapter", default="", help="Name of a LoRA adapter.")
 @click.option("--system", default="", help="A system message to begin with.")
@@ -113,7 +127,7 @@ def command(message: Sequence[str], target: str, system: str, as_json: bool, **o
         conversation = Conversation(channel, ChatOptions(**options), system)
         if message:
             content = sys.stdin.read() if list(message) == ["-"] else " ".join(message)
-            with rpc_errors_told(target):
+            with rpc_errors_told(target, TENANT_HINT):
                 _answer(conversation, content, as_json)
         else:
             _converse(conversation, target, as_json)
@@ -141,7 +155,7 @@ def _answer_or_tell(conversation: Conversation, line: str, target: str, as_json:
     except KeyboardInterrupt:
         console.print("\n[dim]stopped[/]")
     except grpc.RpcError as error:
-        console.print(explain(error, target), style="red", markup=False)
+        console.print(explain(error, target, TENANT_HINT), style="red", markup=False)
 
 
 def _answer(conversation: Conversation, content: str, as_json: bool) -> None:
@@ -169,6 +183,8 @@ def summary(answer: Answer) -> str:
     ]
     if answer.first_text_s is not None:
         parts.append(f"first after {answer.first_text_s:.2f} s")
+    if answer.finish_reason == "length":
+        parts.append("cut off by the length limit")
     return "; ".join(parts)
 
 
@@ -176,6 +192,8 @@ def _read_line() -> str | None:
     try:
         return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
+        if sys.stdin.isatty():
+            click.echo()  # what the shell prints next starts a line
         return None
     except KeyboardInterrupt:
         click.echo()

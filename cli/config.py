@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from annotated_types import Interval, Predicate
 
+from cli.credentials import is_sendable
 from cli.validation import PREDICATES, ConfigError, Fault, validated
 from gateway.config import GatewayConfig
 from metrics.logs import LogConfig
@@ -75,6 +76,8 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     config = validated(Config, tree)
     if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
         raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
+    if config.gateway.admin_token is not None and not is_sendable(config.gateway.admin_token):
+        raise ConfigError([Fault("gateway.admin_token", "must be one line of printable ASCII")])
     urls = {url for url in (config.redis.url, config.gateway.redis.url) if url is not None}
     if len(urls) > 1:
         raise ConfigError([Fault("redis.url", "differs from gateway.redis.url; set one of them")])

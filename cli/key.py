@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from cli.admin_command import admin_options, connected, show, show_one
+from cli.admin_command import admin_options, connected, show, show_new_key, show_one
 
 
 @click.group("key")
@@ -22,7 +22,7 @@ def create(
     """Create a key for a tenant and print it, for the only time."""
     with connected(target, file, token_file) as client:
         key, secret = client.create_key(tenant_id, display_name)
-        show_one(key, as_json, secret=secret)
+        show_new_key(key, secret, as_json)
 
 
 @command.command("list")

@@ -1,45 +1,61 @@
 """Says what went wrong with an RPC, to a person: status, message, and the details that name field and limit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import click
 import grpc
+from google.protobuf.any_pb2 import Any
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-_HINTS = {
-    grpc.StatusCode.UNAVAILABLE: "is RadixGate running there? `radixgate serve` starts it",
-    grpc.StatusCode.UNAUTHENTICATED: "keys come from `radixgate key create`, and from `radixgate serve --demo`",
-}
+TENANT_HINT = "keys come from `radixgate key create`, and from `radixgate serve --demo`"
+OPERATOR_HINT = (
+    "the admin token comes from --admin-token-file, RADIXGATE_ADMIN_TOKEN, the file of --config, "
+    "or what `radixgate serve` left for its user"
+)
+_AWAY_HINT = "is RadixGate running there? `radixgate serve` starts it"
 
 
 @contextmanager
-def rpc_errors_told(target: str) -> Iterator[None]:
+def rpc_errors_told(target: str, credential_hint: str) -> Iterator[None]:
     """Turn an RPC's failure into a message and exit status 1."""
     try:
         yield
     except grpc.RpcError as error:
-        raise click.ClickException(explain(error, target)) from error
+        raise click.ClickException(explain(error, target, credential_hint)) from error
 
 
-def explain(error: grpc.RpcError, target: str) -> str:
-    """Return a message of one or more lines."""
+def explain(error: grpc.RpcError, target: str, credential_hint: str) -> str:
+    """Return a message of one or more lines. `credential_hint` says where the credential of the call comes from."""
     code = error.code()
-    lines = [f"{code.name}: {error.details()}", *_detail_lines(error)]
-    if hint := _HINTS.get(code):
-        lines.append(f"({target}: {hint})")
+    # Errors of a call are both: grpc.RpcError and grpc.Call. Only a server that answered gives details.
+    status = rpc_status.from_call(cast("grpc.Call", error))
+    details = () if status is None else tuple(status.details)
+    violations = list(_violations(details))
+    # The message already holds what there is one of.
+    lines = [f"{code.name}:", *violations] if len(violations) > 1 else [f"{code.name}: {error.details()}"]
+    lines += _retry(details)
+    if code is grpc.StatusCode.UNAVAILABLE and not details:
+        lines.append(f"({target}: {_AWAY_HINT})")
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        lines.append(f"({target}: {credential_hint})")
     return "\n".join(lines)
 
 
-def _detail_lines(error: grpc.RpcError) -> Iterator[str]:
-    # Errors of a call are both: grpc.RpcError and grpc.Call.
-    status = rpc_status.from_call(cast("grpc.Call", error))
-    for detail in status.details if status is not None else ():
-        bad_request, retry = error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+def _violations(details: Sequence[Any]) -> Iterator[str]:
+    for detail in details:
+        bad_request = error_details_pb2.BadRequest()
         if detail.Unpack(bad_request):
             for violation in bad_request.field_violations:
-                yield f"  {violation.field}: {violation.description}"
-        elif detail.Unpack(retry):
+                yield (
+                    f"  {violation.field}: {violation.description}" if violation.field else f"  {violation.description}"
+                )
+
+
+def _retry(details: Sequence[Any]) -> Iterator[str]:
+    for detail in details:
+        retry = error_details_pb2.RetryInfo()
+        if detail.Unpack(retry):
             yield f"  try again in {retry.retry_delay.ToTimedelta().total_seconds():g} s"

@@ -19,7 +19,7 @@ from cli.listeners import AddressTakenError, check_listeners
 from cli.options import DEFAULT_TARGET, config_options, ready_file_option, settings_tree, show_and_exit
 from cli.progress import reporter_for
 from cli.ready_file import write_ready_file
-from cli.rpc_errors import rpc_errors_told
+from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
 from cli.supervisor import ChildDiedError, Deployment, Listener, StoppedError, StopSignal, Supervisor
 
 DEMO_TENANTS = ("demo-a", "demo-b")
@@ -87,7 +87,8 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
 
 def make_demo_tenants(deployment: Deployment) -> dict[str, str]:
     """Make the demo's tenants over the admin API, unless an earlier demo has, and return new keys for them."""
-    with rpc_errors_told(deployment.grpc), admin_client(deployment.grpc, deployment.admin_token) as client:
+    told = rpc_errors_told(deployment.grpc, OPERATOR_HINT)
+    with told, admin_client(deployment.grpc, deployment.admin_token) as client:
         for tenant in DEMO_TENANTS:
             client.ensure_tenant(tenant)
         return {tenant: client.create_key(tenant, "demo")[1] for tenant in DEMO_TENANTS}

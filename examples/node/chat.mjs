@@ -65,20 +65,26 @@ if (!values.key || positionals.length !== 1) {
   console.error('usage: node chat.mjs --target HOST:PORT --key KEY [--max-new-tokens N] [--json] "MESSAGE"');
   process.exit(2);
 }
+const maxNewTokens = Number(values["max-new-tokens"]);
+if (!Number.isInteger(maxNewTokens) || maxNewTokens < 1) {
+  console.error(`--max-new-tokens must be a whole number from 1, not ${JSON.stringify(values["max-new-tokens"])}`);
+  process.exit(2);
+}
 
 try {
   const answer = await chat({
     target: values.target,
     key: values.key,
     content: positionals[0],
-    maxNewTokens: Number(values["max-new-tokens"]),
+    maxNewTokens,
     onText: (text) => values.json || process.stdout.write(text),
   });
   if (values.json) {
     console.log(JSON.stringify(answer));
   } else {
     const { usage } = answer;
-    console.log(`\n[${usage.prompt_tokens} prompt tokens, ${usage.cached?.device ?? 0} of them cached]`);
+    const cut = answer.finish_reason === "FINISH_REASON_LENGTH" ? "; cut off by the length limit" : "";
+    console.log(`\n[${usage.prompt_tokens} prompt tokens, ${usage.cached?.device ?? 0} of them cached${cut}]`);
   }
 } catch (error) {
   console.error(`${grpc.status[error.code] ?? "ERROR"}: ${error.details ?? error.message}`);

@@ -1,5 +1,8 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from cli.serve import make_demo_tenants
 from cli.supervisor import Deployment
@@ -25,6 +28,14 @@ def test_a_key_is_printed_once_and_listed_without_its_secret(command: Command, n
     assert secret
     assert command.json("key", "list", name) == [created]
     assert secret not in command.run("key", "list", name).output
+
+
+def test_people_are_told_that_a_key_is_shown_only_once(command: Command, new_tenant: NewTenant) -> None:
+    name = new_tenant()
+    command.json("tenant", "create", name)
+    result = command.run("key", "create", name)
+    assert re.search(r"^API key: +rg_\S+$", result.stdout, re.MULTILINE)
+    assert result.stderr == "The API key is shown only this once: keep it.\n"
 
 
 def test_a_revoked_key_says_since_when(command: Command, new_tenant: NewTenant) -> None:
@@ -77,13 +88,24 @@ def test_a_bad_tenant_name_is_told_with_field_and_limit(command: Command) -> Non
     result = command.run("tenant", "create", "No Spaces Please")
     assert result.exit_code == 1
     assert "INVALID_ARGUMENT" in result.output
-    assert "\n  tenant_id: " in result.output
+    assert result.output.count("tenant_id: ") == 1
 
 
 def test_a_wrong_admin_token_is_refused(command: Command) -> None:
     result = command.run("tenant", "list", env={"RADIXGATE_ADMIN_TOKEN": "not-the-right-token"})
     assert result.exit_code == 1
     assert "UNAUTHENTICATED" in result.output
+    assert "the admin token comes from" in result.output
+    assert "key create" not in result.output
+
+
+@pytest.mark.parametrize("content", ["", "schlüssel", "two\nlines"])
+def test_a_token_file_without_a_token_is_named(command: Command, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(content, encoding="utf-8")
+    result = command.run("tenant", "list", "--admin-token-file", str(file))
+    assert result.exit_code == 2
+    assert "is no admin token: one line of printable ASCII is" in " ".join(result.output.split())
 
 
 def test_the_admin_token_may_come_from_a_file(command: Command, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -66,11 +70,46 @@ def test_a_wrong_key_is_told_with_a_hint(command: Command) -> None:
     assert "radixgate key create" in result.output
 
 
-def test_a_wrong_field_is_told_with_its_limit(command: Command, key: str) -> None:
+def test_a_wrong_field_is_told_once_with_its_limit(command: Command, key: str) -> None:
     result = command.run("chat", "--key", key, "--temperature", "101", "Hello!")
     assert result.exit_code == 1
-    assert "INVALID_ARGUMENT" in result.output
-    assert "\n  sampling.temperature: " in result.output
+    assert result.output.startswith("Error: INVALID_ARGUMENT: sampling.temperature: ")
+    assert result.output.count("sampling.temperature") == 1
+
+
+def test_several_wrong_fields_are_told_one_a_line(command: Command, key: str) -> None:
+    result = command.run("chat", "--key", key, "--temperature", "101", "--scope", "s" * 300, "Hello!")
+    heading, *violations = result.output.splitlines()
+    assert heading == "Error: INVALID_ARGUMENT:"
+    assert {line.split(":")[0] for line in violations} == {"  sampling.temperature", "  scope"}
+
+
+@pytest.mark.parametrize("bad", ["schlüssel", "two\nlines", " "])
+def test_a_key_that_cannot_be_sent_is_told_as_such(command: Command, bad: str) -> None:
+    result = command.run("chat", "--key", bad, "Hello!")
+    assert result.exit_code == 2
+    assert "'--key': an API key is one line of printable ASCII" in result.output
+
+
+def test_space_around_a_key_is_forgiven(command: Command, key: str) -> None:
+    assert command.run("chat", "--max-new-tokens", "1", "Hello!", env={"RADIXGATE_API_KEY": f"{key}\n"}).exit_code == 0
+
+
+def test_an_answer_cut_by_length_says_so(command: Command, key: str) -> None:
+    result = command.run("chat", "--key", key, "--max-new-tokens", "3", "Hello!")
+    assert result.stderr.rstrip().endswith("; cut off by the length limit")
+
+
+def test_leaving_a_terminal_leaves_a_new_line() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cli", "chat", "--target", "127.0.0.1:1", "--key", "k"]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as chat:
+        os.write(ours, b"\x04")
+        output, _ = chat.communicate(timeout=30)
+    os.close(ours)
+    os.close(theirs)
+    assert chat.returncode == 0
+    assert output.endswith(b"\n")
 
 
 def test_without_a_key_the_option_is_named(command: Command) -> None:

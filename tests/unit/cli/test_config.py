@@ -96,6 +96,7 @@ def test_an_unknown_section_lists_what_there_is() -> None:
             '"redis://h:x" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH',
         ),
         ("gateway.redis.url=http://h", "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"),
+        ("gateway.admin_token=schlüssel-des-betreibers", "must be one line of printable ASCII"),
         ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),
         ("redis.port=65536", "65536 is not allowed: must be less than or equal to 65535"),
     ],
