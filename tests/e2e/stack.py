@@ -1,6 +1,7 @@
 """The whole product as a user starts it, and a client to talk to it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -59,11 +60,20 @@ def parse_samples(page: str, name: str) -> list[tuple[dict[str, str], float]]:
 
 @contextmanager
 def running_stack(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Stack]:
-    """Run the stack until the block ends; ended with SIGTERM if it still runs then."""
+    """Run the stack until the block ends; ended with SIGTERM if it still runs then.
+
+    Its temporary files are in `folder` too: a supervisor that is killed cannot tidy up.
+    """
     ready_file = folder / "ready.json"
     log = (folder / "stack.log").open("wb")
     command = [sys.executable, "-m", "cli", "serve", "--demo", "--ready-file", str(ready_file), *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
     try:
         wait_until(
             lambda: ready_file.exists() or process.poll() is not None, timeout_s=READY_TIMEOUT_S, what="stack ready"
