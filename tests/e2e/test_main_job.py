@@ -3,19 +3,13 @@
 import pytest
 
 from radixgate.v1 import inference_pb2
-from tests.e2e.stack import Answer, Client, Stack
+from tests.e2e.stack import Client, Stack
 from tests.reference import greedy_reference, prompts
 from worker.config import ModelConfig
 from worker.model.loading import load_model
 from worker.model.progress import SilentProgress
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
-
-
-def assert_adds_up(answer: Answer) -> None:
-    usage = answer.usage
-    assert answer.cached + usage.computed_prompt_tokens == usage.prompt_tokens
-    assert usage.completion_tokens == len(answer.token_ids)
 
 
 def test_each_tenant_reuses_its_own_conversation_and_never_the_others(alice: Client, bob: Client) -> None:
@@ -27,7 +21,7 @@ def test_each_tenant_reuses_its_own_conversation_and_never_the_others(alice: Cli
     again = bob.ask(question, scope="rivers")
 
     for answer in (first, second, stranger, again):
-        assert_adds_up(answer)
+        assert answer.usage.completion_tokens == len(answer.token_ids)
     assert first.cached == 0
     assert second.cached >= first.usage.prompt_tokens - 1
     assert stranger.cached == 0
@@ -57,24 +51,23 @@ def test_answers_are_the_models_true_answers_cold_and_warm(alice: Client) -> Non
         assert warm.cached == len(reference.prompt_token_ids) - 1
 
 
-def test_the_scraped_counters_equal_the_sums_over_the_responses(stack: Stack, alice: Client, bob: Client) -> None:
-    def totals(tenant: str) -> tuple[float, float, float]:
-        return (
-            stack.total("radixgate_prompt_tokens_total", tenant=tenant),
-            stack.total("radixgate_cached_tokens_total", tenant=tenant),
-            stack.total("radixgate_computed_prompt_tokens_total", tenant=tenant),
-        )
+def test_the_workers_counters_grow_by_the_sums_over_the_responses(stack: Stack, alice: Client, bob: Client) -> None:
+    names = ("prompt", "cached", "computed_prompt", "completion")
+
+    def totals(tenant: str) -> dict[str, float]:
+        return {name: stack.total(f"radixgate_{name}_tokens_total", tenant=tenant) for name in names}
 
     for tenant, client in (("demo-a", alice), ("demo-b", bob)):
         before = totals(tenant)
         answers = [client.ask("Count to five.", max_new_tokens=4) for _ in range(3)]
         answers.append(client.ask("Count to five hundred.", max_new_tokens=4))
-        grown = [after - earlier for after, earlier in zip(totals(tenant), before, strict=True)]
-        assert grown == [
-            sum(answer.usage.prompt_tokens for answer in answers),
-            sum(answer.cached for answer in answers),
-            sum(answer.usage.computed_prompt_tokens for answer in answers),
-        ]
+        after = totals(tenant)
+        assert {name: after[name] - before[name] for name in names} == {
+            "prompt": sum(answer.usage.prompt_tokens for answer in answers),
+            "cached": sum(answer.cached for answer in answers),
+            "computed_prompt": sum(answer.usage.computed_prompt_tokens for answer in answers),
+            "completion": sum(len(answer.token_ids) for answer in answers),
+        }
         assert stack.total("radixgate_cache_hit_rate", tenant=tenant) > 0
 
 
