@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -20,6 +19,7 @@ from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticat
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
 from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
 from gateway.observer import GatewayObserver, NullObserver
+from gateway.prompts.threads import PromptThreads
 from gateway.routing.router import RoundRobin
 from gateway.rpc.admin import AdminServicer
 from gateway.rpc.boundary import Authenticator, Boundary
@@ -47,7 +47,7 @@ class GatewayApp:
         self.port = 0  # known after `start`
         observer = observer or NullObserver()
         adapters = adapters or FixedAdapters()
-        self._threads = ThreadPoolExecutor(config.server.prompt_threads, thread_name_prefix="prompts")
+        self._threads = PromptThreads(config.server.prompt_threads)
         self._redis = connect(config.redis)
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
@@ -110,7 +110,7 @@ class GatewayApp:
         await self._server.stop()
         await self._fleet.stop()
         await self._redis.aclose()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.close()
         _log.info("gateway stopped", address=self.address)
 
     async def __aenter__(self) -> Self:

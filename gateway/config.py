@@ -55,7 +55,7 @@ class ServerConfig:
     drain_s: Annotated[float, Interval(ge=0, le=86_400)] = 30.0
     # Tokens that arrive within this time of the last message wait for its end and share the next message.
     coalesce_s: Annotated[float, Interval(ge=0, le=1)] = 0.004
-    # Threads that tokenise prompts beside the event loop.
+    # Threads that tokenise prompts beside the event loop. One tenant has at most half of them at a time.
     prompt_threads: Annotated[int, Interval(ge=1, le=256)] = 4
 
 

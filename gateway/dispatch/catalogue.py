@@ -1,11 +1,10 @@
 """The models that workers say they serve, with everything a gateway needs to speak for them."""
 
-import asyncio
 import hashlib
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from gateway.prompts.encoder import PromptEncoder, ThreadedEncoder
+from gateway.prompts.threads import PromptThreads
 from radixgate.v1 import worker_pb2
 
 
@@ -17,13 +16,14 @@ class ServedModel:
     fingerprint: bytes
     context_length: int
     vocab_size: int
+    longest_token_bytes: int  # of text; an upper bound
     encoder: ThreadedEncoder
 
 
 class Catalogue:
     """Builds each model once, whatever the number of workers that serve it."""
 
-    def __init__(self, threads: Executor) -> None:
+    def __init__(self, threads: PromptThreads) -> None:
         self._threads = threads
         self._models: dict[bytes, ServedModel] = {}
 
@@ -44,14 +44,15 @@ class Catalogue:
     async def _build(self, model: worker_pb2.GetModelResponse, fingerprint: bytes) -> ServedModel:
         if not model.model or model.context_length < 1 or model.vocab_size < 1:
             raise ValueError("the worker's model has no name, no context or no vocabulary")
-        encoder = await asyncio.get_running_loop().run_in_executor(
-            self._threads, PromptEncoder, model.tokenizer_json, model.chat_template, dict(model.special_tokens)
+        encoder = await self._threads.run(
+            "", PromptEncoder, model.tokenizer_json, model.chat_template, dict(model.special_tokens)
         )
         return ServedModel(
             name=model.model,
             fingerprint=fingerprint,
             context_length=model.context_length,
             vocab_size=model.vocab_size,
+            longest_token_bytes=encoder.longest_token_bytes,
             encoder=ThreadedEncoder(encoder, self._threads),
         )
 

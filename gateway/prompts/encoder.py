@@ -1,15 +1,14 @@
 """Prompts to token ids, for one model, from what its worker says about it: no model files here."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 
 import jinja2
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 from gateway.errors import InvalidRequestError, Violation
 from gateway.prompts.control import ControlTokenError, ControlTokens
 from gateway.prompts.template import ChatTemplate, TemplateRefusal
+from gateway.prompts.threads import PromptThreads
 
 ChatMessage = tuple[str, str]  # role, content
 
@@ -30,6 +29,7 @@ class PromptEncoder:
             raise ValueError(f"the worker's tokenizer cannot be read: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self.longest_token_bytes = _longest_token_bytes(self._tokenizer)
         self._control = ControlTokens(self._tokenizer)
         self._template, self._no_template = _compile(chat_template, special_tokens)
 
@@ -78,16 +78,28 @@ class PromptEncoder:
 class ThreadedEncoder:
     """A PromptEncoder for the event loop: the work is done in threads."""
 
-    def __init__(self, encoder: PromptEncoder, threads: Executor) -> None:
+    def __init__(self, encoder: PromptEncoder, threads: PromptThreads) -> None:
         self._encoder = encoder
         self._threads = threads
 
-    async def encode_text(self, text: str) -> list[int]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._encoder.encode_text, text)
+    async def encode_text(self, tenant_id: str, text: str) -> list[int]:
+        return await self._threads.run(tenant_id, self._encoder.encode_text, text)
 
-    async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    async def encode_chat(self, tenant_id: str, messages: Sequence[ChatMessage]) -> list[int]:
         """Raises InvalidRequestError with fields below `chat`."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._encoder.encode_chat, messages)
+        return await self._threads.run(tenant_id, self._encoder.encode_chat, messages)
+
+
+def _longest_token_bytes(tokenizer: Tokenizer) -> int:
+    """Return an upper bound for the bytes of text that one token stands for."""
+    byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    # Byte-level vocabularies spell each byte as one character; all others spell characters, as added tokens do.
+    lengths = (
+        len(token) if byte_level and token not in added else len(token.encode())
+        for token in tokenizer.get_vocab(with_added_tokens=True)
+    )
+    return max(lengths, default=1)
 
 
 def _compile(source: str, special_tokens: Mapping[str, str]) -> tuple[ChatTemplate | None, str]:

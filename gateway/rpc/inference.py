@@ -8,11 +8,11 @@ import grpc
 
 from gateway.config import GatewayLimits, ServerConfig
 from gateway.dispatch.fleet import Fleet
-from gateway.errors import DeadlineExceededError, GatewayError
+from gateway.errors import DeadlineExceededError, GatewayError, InvalidRequestError, Violation
 from gateway.identity.adapters import AdapterDirectory
 from gateway.rpc.boundary import current_caller
 from gateway.rpc.preparation import Preparation
-from gateway.rpc.prompts import encode_prompt
+from gateway.rpc.prompts import encode_prompt, prompt_field
 from gateway.rpc.relay import StreamObserver, StreamReport, relay
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
@@ -66,8 +66,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.CountTokensRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> inference_pb2.CountTokensResponse:
         model = self._fleet.model(request.model)
-        token_ids = await encode_prompt(request, model, self._limits)
-        return inference_pb2.CountTokensResponse(num_tokens=len(token_ids), token_ids=token_ids)
+        token_ids = await encode_prompt(
+            request, current_caller.get().tenant_id, model, self._limits, model.context_length
+        )
+        response = inference_pb2.CountTokensResponse(num_tokens=len(token_ids), token_ids=token_ids)
+        self._check_size(response, prompt_field(request))
+        return response
+
+    def _check_size(self, response: inference_pb2.CountTokensResponse, field: str) -> None:
+        size, most = response.ByteSize(), self._limits.max_message_bytes
+        if size > most:
+            told = (
+                f"has {response.num_tokens} tokens, whose ids make an answer of {size} bytes; at most {most} are sent"
+            )
+            raise InvalidRequestError([Violation(field, told)])
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]

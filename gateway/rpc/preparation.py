@@ -36,7 +36,7 @@ class Preparation:
         violations = check_generate(request, self._limits, model.vocab_size)
         token_ids: Sequence[int] = ()
         try:
-            token_ids = await encode_prompt(request, model, self._limits)
+            token_ids = await encode_prompt(request, tenant_id, model, self._limits, self._room(model))
         except InvalidRequestError as error:
             violations.extend(error.violations)
         else:

@@ -12,13 +12,21 @@ from radixgate.v1 import inference_pb2
 PromptRequest = inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest
 
 
-async def encode_prompt(request: PromptRequest, model: ServedModel, limits: GatewayLimits) -> Sequence[int]:
-    """Return the prompt's token ids, at least one. Raises InvalidRequestError."""
+async def encode_prompt(
+    request: PromptRequest, tenant_id: str, model: ServedModel, limits: GatewayLimits, room: int
+) -> Sequence[int]:
+    """Return the prompt's token ids, at least one. Raises InvalidRequestError.
+
+    What has more bytes than `room` tokens can stand for is refused before any work is spent on it.
+    """
     match request.WhichOneof("prompt"):
         case "text":
-            return await _encode_text(request.text, model)
+            _check_bytes("text", len(request.text.encode()), model, room)
+            return await _encode_text(request.text, tenant_id, model)
         case "chat":
-            return await _encode_chat(request.chat, model, limits)
+            _check_messages(request.chat, limits)
+            _check_bytes("chat.messages", _bytes_of(request.chat), model, room)
+            return await _encode_chat(request.chat, tenant_id, model)
         case "tokens":
             return _check_token_ids(request.tokens.token_ids, model.vocab_size)
         case _:
@@ -31,19 +39,35 @@ def prompt_field(request: PromptRequest) -> str:
     return {"chat": "chat.messages", "tokens": "tokens.token_ids"}.get(kind, kind)
 
 
-async def _encode_text(text: str, model: ServedModel) -> Sequence[int]:
-    token_ids = await model.encoder.encode_text(text) if text else []
+async def _encode_text(text: str, tenant_id: str, model: ServedModel) -> Sequence[int]:
+    token_ids = await model.encoder.encode_text(tenant_id, text) if text else []
     if not token_ids:
         raise _invalid("text", "is empty; a prompt needs at least one token")
     return token_ids
 
 
-async def _encode_chat(chat: inference_pb2.ChatPrompt, model: ServedModel, limits: GatewayLimits) -> Sequence[int]:
+def _check_bytes(field: str, num_bytes: int, model: ServedModel, room: int) -> None:
+    most = room * model.longest_token_bytes
+    if num_bytes > most:
+        raise _invalid(
+            field, f"has {num_bytes} bytes of UTF-8; {room} tokens, all there is room for, have at most {most}"
+        )
+
+
+def _check_messages(chat: inference_pb2.ChatPrompt, limits: GatewayLimits) -> None:
     if not chat.messages:
         raise _invalid("chat.messages", "is empty; a chat needs at least one message")
     if len(chat.messages) > limits.max_messages:
         raise _invalid("chat.messages", f"has {len(chat.messages)} messages; at most {limits.max_messages} are allowed")
-    token_ids = await model.encoder.encode_chat([(message.role, message.content) for message in chat.messages])
+
+
+def _bytes_of(chat: inference_pb2.ChatPrompt) -> int:
+    return sum(len(message.role.encode()) + len(message.content.encode()) for message in chat.messages)
+
+
+async def _encode_chat(chat: inference_pb2.ChatPrompt, tenant_id: str, model: ServedModel) -> Sequence[int]:
+    messages = [(message.role, message.content) for message in chat.messages]
+    token_ids = await model.encoder.encode_chat(tenant_id, messages)
     if not token_ids:
         raise _invalid("chat.messages", "renders to nothing; a prompt needs at least one token")
     return token_ids

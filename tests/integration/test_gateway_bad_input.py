@@ -145,17 +145,57 @@ async def test_a_message_over_the_size_limit_is_refused_and_the_next_one_served(
 
 async def test_counting_refuses_what_generating_refuses_about_the_prompt(stack: Stack) -> None:
     for prompt in ({}, {"text": ""}, {"tokens": {"token_ids": [VOCAB]}}, {"chat": user("Hi", role="x")}):
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await stack.inference.CountTokens(
-                inference_pb2.CountTokensRequest(**prompt),
-                metadata=bearer(stack.keys["acme"]),
-            )
-        assert Refusal.of(failure.value).code is INVALID
+        assert (await count_refused(stack, **prompt)).code is INVALID
     counted = await stack.inference.CountTokens(
         inference_pb2.CountTokensRequest(tokens=inference_pb2.TokenPrompt(token_ids=[5] * 999)),
         metadata=bearer(stack.keys["acme"]),
     )
     assert counted.num_tokens == 999
+
+
+LONGEST_TOKEN = len("<|endoftext|>")
+TOO_MANY_BYTES = "ü" * (CONTEXT * LONGEST_TOKEN // 2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"), [({"text": TOO_MANY_BYTES}, "text"), ({"chat": user(TOO_MANY_BYTES)}, "chat.messages")]
+)
+async def test_more_bytes_than_fit_are_refused_before_they_are_tokenised(
+    stack: Stack, prompt: dict[str, Any], field: str
+) -> None:
+    for refusal in (await stack.refused(**prompt), await count_refused(stack, **prompt)):
+        assert (refusal.code, list(refusal.fields)) == (INVALID, [field])
+        assert f"bytes of UTF-8; {CONTEXT} tokens" in refusal.fields[field]
+        assert f"at most {CONTEXT * LONGEST_TOKEN}" in refusal.fields[field]
+
+
+async def test_the_bytes_that_fit_follow_from_the_pool_where_it_is_smaller(redis_url: str) -> None:
+    async with (
+        FakeWorker(context_length=CONTEXT, max_sequence_tokens=100) as worker,
+        gateway(redis_url, [worker]) as stack,
+    ):
+        refusal = await stack.refused(text="x" * (100 * LONGEST_TOKEN + 1))
+        assert f"at most {100 * LONGEST_TOKEN}" in refusal.fields["text"]
+
+
+async def test_an_answer_over_the_size_limit_is_refused_with_the_count(redis_url: str) -> None:
+    async with (
+        FakeWorker(context_length=50_000) as worker,
+        gateway(redis_url, [worker], limits=GatewayLimits(max_message_bytes=65_536)) as stack,
+    ):
+        # One byte a token in the request, and two in the answer.
+        text = "\n" * 40_000
+        refusal = await count_refused(stack, text=text)
+        assert (refusal.code, list(refusal.fields)) == (INVALID, ["text"])
+        assert "has 40000 tokens" in refusal.fields["text"]
+        assert "at most 65536" in refusal.fields["text"]
+
+
+async def count_refused(stack: Stack, **prompt: Any) -> Refusal:
+    request = inference_pb2.CountTokensRequest(**prompt)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await stack.inference.CountTokens(request, metadata=bearer(stack.keys["acme"]))
+    return Refusal.of(failure.value)
 
 
 async def test_a_forged_control_token_arrives_as_text(stack: Stack, worker: FakeWorker) -> None:

@@ -61,7 +61,9 @@ class GenerateRequest(_message.Message):
     adapter: _builtins.str
     """Name of a LoRA adapter of the caller's tenant; empty for the base model."""
     text: _builtins.str
-    """Plain text, tokenised as is."""
+    """Plain text, tokenised as is. Neither it nor a chat may have more bytes
+    than the longest tokens could fill the room with.
+    """
     scope: _builtins.str
     """Narrows cache sharing inside the tenant (an end user, a corpus, a
     conversation): only requests with the same scope share KV. At most 256

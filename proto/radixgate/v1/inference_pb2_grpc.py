@@ -70,7 +70,9 @@ class InferenceServiceServicer:
 
     def CountTokens(self, request, context):
         """Counts the tokens of a prompt as Generate would see them, chat template
-        and special tokens included.
+        and special tokens included. Text and chats with more bytes than a full
+        context of the longest tokens are refused with INVALID_ARGUMENT, as are
+        prompts whose ids would make the answer too long a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,9 @@ class InferenceServiceStub:
     """
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]
     """Counts the tokens of a prompt as Generate would see them, chat template
-    and special tokens included.
+    and special tokens included. Text and chats with more bytes than a full
+    context of the longest tokens are refused with INVALID_ARGUMENT, as are
+    prompts whose ids would make the answer too long a message.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
     """Lists the models that the caller's tenant may use."""
@@ -61,7 +63,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]  # type: ignore[assignment]
     """Counts the tokens of a prompt as Generate would see them, chat template
-    and special tokens included.
+    and special tokens included. Text and chats with more bytes than a full
+    context of the longest tokens are refused with INVALID_ARGUMENT, as are
+    prompts whose ids would make the answer too long a message.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that the caller's tenant may use."""
@@ -89,7 +93,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.CountTokensResponse, _abc.Awaitable[_inference_pb2.CountTokensResponse]]:
         """Counts the tokens of a prompt as Generate would see them, chat template
-        and special tokens included.
+        and special tokens included. Text and chats with more bytes than a full
+        context of the longest tokens are refused with INVALID_ARGUMENT, as are
+        prompts whose ids would make the answer too long a message.
         """
 
     @_abc_1.abstractmethod

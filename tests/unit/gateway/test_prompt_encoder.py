@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, normalizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from gateway.errors import InvalidRequestError
@@ -178,3 +178,20 @@ def test_a_control_token_of_one_character_cannot_be_cut_and_is_refused() -> None
 def test_an_unreadable_tokenizer_is_a_fault_of_the_worker() -> None:
     with pytest.raises(ValueError, match="tokenizer cannot be read"):
         PromptEncoder(b"{", "", {})
+
+
+def test_the_longest_token_is_counted_in_bytes_of_text() -> None:
+    assert encoder().longest_token_bytes == len("<|endoftext|>")
+    tokenizer = Tokenizer.from_str(tiny_tokenizer_json().decode())
+    tokenizer.add_tokens(["ü" * 20])  # added tokens are spelled as they are
+    assert PromptEncoder(tokenizer.to_str().encode(), "", {}).longest_token_bytes == 40
+    spelled = Tokenizer(models.WordLevel({"Grüße": 0, "Hi": 1}, unk_token="Hi"))
+    assert PromptEncoder(spelled.to_str().encode(), "", {}).longest_token_bytes == 7
+    byte_level = Tokenizer(models.BPE({"Ġ": 0, "ĠĠ": 1}, [("Ġ", "Ġ")]))
+    byte_level.decoder = decoders.ByteLevel()
+    assert PromptEncoder(byte_level.to_str().encode(), "", {}).longest_token_bytes == 2
+
+
+@given(st.text(max_size=200))
+def test_no_token_stands_for_more_bytes_than_the_longest(text: str) -> None:
+    assert len(text.encode()) <= len(encoder().encode_text(text)) * encoder().longest_token_bytes
