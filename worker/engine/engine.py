@@ -191,8 +191,8 @@ class Engine:
                 self._take(sequence, token, end)
             else:
                 # Computed in the next step it would end that step for all its neighbours.
-                error = IndexError(f"token id {token.token_id} is outside of the vocabulary")
-                report("sampling failed", error, request_id=sequence.request.request_id)
+                outside = IndexError(f"token id {token.token_id} is outside of the vocabulary")
+                report("sampling failed", outside, request_id=sequence.request.request_id)
                 self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"), end)
 
     def _take(self, sequence: Sequence, token: SampledToken, now: float) -> None:

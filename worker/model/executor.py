@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from hicache.tiers.device import DevicePool
 from worker.attention.backend import AttentionBackend, AttentionPlan, LayerKV
-from worker.batch import Batch, SampledToken
+from worker.batch import Batch, Int32Array, SampledToken
 from worker.model.forward import handling_attention
 from worker.model.probe import ProbedLayer
 from worker.model.sampling import sample
@@ -18,9 +18,17 @@ class ModelExecutor:
     """Implements the engine's Executor port. Owns what the pool holds; the engine decides which slot means what."""
 
     def __init__(
-        self, model: PreTrainedModel, layers: Sequence[ProbedLayer], pool: DevicePool, backend: AttentionBackend
+        self,
+        model: PreTrainedModel,
+        layers: Sequence[ProbedLayer],
+        pool: DevicePool,
+        backend: AttentionBackend,
+        *,
+        min_rows: int = 1,
     ) -> None:
+        """`min_rows`: fewer rows than this are never computed, see `steady_rows`."""
         self._model = model
+        self._min_rows = min_rows
         self._device = model.device
         self._backend = backend
         self.pool = pool
@@ -38,13 +46,19 @@ class ModelExecutor:
             run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots))
             with handling_attention(run):
                 output = self._model(
-                    input_ids=self._tensor(batch.token_ids)[None],
-                    position_ids=self._tensor(batch.positions)[None],
+                    input_ids=self._rows(batch.token_ids)[None],
+                    position_ids=self._rows(batch.positions)[None],
                     use_cache=False,
-                    logits_to_keep=torch.tensor([s.row for s in batch.samples], dtype=torch.long, device=self._device),
+                    logits_to_keep=self._rows([row.row for row in batch.samples]),
                 )
-            logits: Tensor = output.logits[0].float()
+            logits: Tensor = output.logits[0, : len(batch.samples)].float()
             return logits
+
+    def _rows(self, values: Sequence[int] | Int32Array) -> Tensor:
+        """Return int64[at least min_rows]: the last value again where there are fewer, nothing where there is none."""
+        rows = self._tensor(values)
+        missing = self._min_rows - len(rows)
+        return torch.cat([rows, rows[-1:].expand(missing)]) if len(rows) and missing > 0 else rows
 
     def _tensor(self, values: object) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
@@ -70,10 +84,16 @@ class _ForwardRun:
         arguments: Mapping[str, object],
     ) -> Tensor:
         layer, kv = self._layers[id(module)]
-        dtype = kv.keys.dtype
-        kv.keys.index_copy_(0, self._out_slots, key[0].transpose(0, 1).to(dtype))
-        kv.values.index_copy_(0, self._out_slots, value[0].transpose(0, 1).to(dtype))
+        num_tokens = len(self._out_slots)
+        kv.keys.index_copy_(0, self._out_slots, self._by_row(key, kv.keys))
+        kv.values.index_copy_(0, self._out_slots, self._by_row(value, kv.values))
         sinks = arguments["s_aux"] if layer.shape.has_sinks else None
         assert sinks is None or isinstance(sinks, Tensor)
-        out = self._plan.run(layer.shape, query[0].transpose(0, 1).to(dtype), kv, sinks)
-        return out[None].to(query.dtype)
+        out = self._plan.run(layer.shape, self._by_row(query, kv.keys), kv, sinks).to(query.dtype)
+        # Padding is the last row again.
+        padding = out[-1:].expand(query.shape[2] - num_tokens, -1, -1)
+        return torch.cat([out, padding])[None] if len(padding) else out[None]
+
+    def _by_row(self, states: Tensor, pool: Tensor) -> Tensor:
+        """[1, heads, rows, dim] → the pool's dtype[num_tokens, heads, dim], without the padding."""
+        return states[0].transpose(0, 1)[: len(self._out_slots)].to(pool.dtype)

@@ -7,7 +7,11 @@ where they are missing or give other results, layers stay as they are.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
+# What decides over padding: small numbers one by one, then some of what larger steps have.
+_TRIED_ROWS = (1, 2, 3, 4, 8, 33)
+_MAX_PADDED_ROWS = 4
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
@@ -44,6 +48,35 @@ def pack_linears(model: nn.Module) -> int:
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     return len(linears)
+
+
+def steady_rows(model: PreTrainedModel) -> int:
+    """Return from how many rows on a row's product doesn't depend on how many rows there are, as far as was tried.
+
+    For one row, libraries take kernels for vectors, which add up in another order. A sequence that decodes alone would
+    then get other logits than in company; so the executor never lets the model compute fewer rows than this. Found out
+    on the model's own layers, one of each shape. 1 where there is no such number worth the padding.
+    """
+    layers = {
+        (child.in_features, child.out_features, type(child)): child
+        for child in model.modules()
+        if isinstance(child, nn.Linear | PackedLinear)
+    }
+    unsteady = set[int]()
+    for layer in layers.values():
+        unsteady |= _unsteady_rows(layer, model)
+    fewest = min(rows for rows in _TRIED_ROWS if rows > max(unsteady, default=0))
+    return fewest if fewest <= _MAX_PADDED_ROWS else 1
+
+
+def _unsteady_rows(layer: "nn.Linear | PackedLinear", model: PreTrainedModel) -> set[int]:
+    """Return the numbers of rows, of those tried, that get something else than they get among the most rows tried."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, _TRIED_ROWS[-1], layer.in_features, generator=generator)
+    with torch.inference_mode():
+        x = x.to(device=model.device, dtype=model.dtype)
+        among_most = layer(x)
+        return {rows for rows in _TRIED_ROWS[:-1] if not torch.equal(layer(x[:, :rows]), among_most[:, :rows])}
 
 
 def _works(linear: nn.Linear) -> bool:

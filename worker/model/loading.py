@@ -19,7 +19,7 @@ from worker.model.executor import ModelExecutor
 from worker.model.forward import IMPLEMENTATION, register
 from worker.model.gguf import converted
 from worker.model.info import ModelInfo
-from worker.model.linears import pack_linears
+from worker.model.linears import pack_linears, steady_rows
 from worker.model.memory import default_pool_bytes, slots_in
 from worker.model.probe import ProbedLayer, probe, text_config
 from worker.model.progress import ProgressReporter
@@ -45,6 +45,7 @@ class LoadedModel:
     model: PreTrainedModel
     probed: tuple[ProbedLayer, ...]
     backend: AttentionBackend
+    min_rows: int  # that a forward pass has, padded if need be
 
     @property
     def bytes_per_token(self) -> int:
@@ -63,7 +64,7 @@ class LoadedModel:
     def executor(self, num_slots: int) -> ModelExecutor:
         """Allocate a pool of `num_slots` slots and return what computes on it."""
         pool = DevicePool(self.layers, num_slots, self.model.dtype, self.model.device)
-        return ModelExecutor(self.model, self.probed, pool, self.backend)
+        return ModelExecutor(self.model, self.probed, pool, self.backend, min_rows=self.min_rows)
 
 
 def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
@@ -115,6 +116,7 @@ def prepare(
         model=model,
         probed=probed,
         backend=backend,
+        min_rows=steady_rows(model),
     )
     if not tested:
         num_tokens = num_check_tokens([p.shape.window for p in probed if p.shape.window is not None])
