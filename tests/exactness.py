@@ -25,12 +25,18 @@ NUM_PROMPTS = 64
 NUM_NEW = 32
 
 
-class CountPauses(NullObserver):
+class Recorder(NullObserver):
+    """Counts what a test must know to have happened."""
+
     def __init__(self) -> None:
         self.pauses = 0
+        self.most_side_by_side = 0  # the largest number of sequences in one step
 
     def paused(self, tenant: str, adapter: str) -> None:
         self.pauses += 1
+
+    def stepped(self, num_tokens: int, num_sequences: int, duration_s: float) -> None:
+        self.most_side_by_side = max(self.most_side_by_side, num_sequences)
 
 
 class Bench:
@@ -39,7 +45,7 @@ class Bench:
     def __init__(self, model: LoadedModel, *, num_slots: int = 12_288, page_size: int = 1, **engine: int) -> None:
         info = model.info
         self.cache = PrefixCache(num_slots, page_size=page_size)
-        self.observer = CountPauses()
+        self.observer = Recorder()
         self.engine = Engine(
             self.cache,
             model.executor(num_slots),

@@ -31,6 +31,7 @@ def test_cold_and_warm_answers_agree() -> None:
     cold = bench.answers(token_ids, namespaces)
     warm = bench.answers(token_ids, namespaces)
 
+    assert [answer.cached for answer in cold] == [0] * NUM_PROMPTS
     assert [answer.cached for answer in warm] == [len(ids) - 1 for ids in token_ids]
     equal = sum(one.token_ids == other.token_ids for one, other in zip(cold, warm, strict=True))
     differences = [

@@ -26,10 +26,12 @@ def test_cold_and_warm_thirty_two_at_once(fp32_model: LoadedModel, reference: li
     bench = Bench(fp32_model, page_size=page_size, max_running=32)
     namespaces = own_namespaces(len(reference))
     cold = bench.answers(token_ids(reference), namespaces)
+    cold_side_by_side, bench.observer.most_side_by_side = bench.observer.most_side_by_side, 0
     warm = bench.answers(token_ids(reference), namespaces)
 
     assert_exact(cold, reference)
     assert_exact(warm, reference)
+    assert cold_side_by_side == bench.observer.most_side_by_side == 32
     assert [answer.cached for answer in cold] == [0] * len(reference)
     longest = [(len(each.prompt_token_ids) - 1) // page_size * page_size for each in reference]
     assert [answer.cached for answer in warm] == longest

@@ -44,6 +44,8 @@ def test_with_a_pool_so_small_that_sequences_are_evicted_and_paused(
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_prefilled_in_chunks(fp32_model: LoadedModel, reference: list[Reference], chunk: int) -> None:
+    num_cut = sum(len(each.prompt_token_ids) > chunk for each in reference)
+    assert num_cut >= len(reference) / 2, "most prompts are no longer than a chunk"
     bench = Bench(fp32_model, max_chunk_tokens=chunk)
     answers = bench.answers(token_ids(reference), own_namespaces(len(reference)))
 
