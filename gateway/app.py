@@ -75,7 +75,7 @@ class GatewayApp:
         if config.admin_token:
             authenticators[ADMIN] = AdminAuthenticator(config.admin_token, observer)
             admin = AdminServicer(tenants, keys)
-        boundary = Boundary(authenticators, OPEN_SERVICES, observer)
+        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer)
         return GatewayServer(config.server, config.limits, boundary, self._health, inference, admin)
 
     @property

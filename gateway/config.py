@@ -27,7 +27,12 @@ class GatewayLimits:
 
     # Of one request or response; larger requests get RESOURCE_EXHAUSTED from gRPC itself, without details.
     max_message_bytes: Annotated[int, Interval(ge=65_536, le=1 << 30)] = 4 << 20
+    # Calls with a credential, of all callers together.
     max_concurrent_rpcs: Annotated[int, Interval(ge=1)] = 10_000
+    # Streams that need no credential (health watches, reflection), of all callers together.
+    max_open_streams: Annotated[int, Interval(ge=1)] = 256
+    # Further calls of a connection wait in its client.
+    max_streams_per_connection: Annotated[int, Interval(ge=1, le=1 << 20)] = 1_000
     max_stop_strings: Annotated[int, Interval(ge=0)] = 16
     max_stop_string_chars: Annotated[int, Interval(ge=1)] = 256
     max_stop_token_ids: Annotated[int, Interval(ge=0)] = 64

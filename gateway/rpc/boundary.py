@@ -1,10 +1,12 @@
 """The boundary of the server: every call passes here, whatever its service.
 
 Authenticates (a service without an authenticator is reachable only if it is declared open), refuses claims of identity
-in metadata, counts what is in flight, translates errors, and tells the observer how each call ended.
+in metadata, counts what is in flight, translates errors, and tells the observer how each call ended. Bounds how many
+calls there are at a time: strangers, whose streams have a small bound of their own, take no room from tenants.
 """
 
 import asyncio
+import inspect
 import re
 import time
 import traceback
@@ -17,6 +19,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import grpc
 import structlog
 
+from gateway.config import GatewayLimits
 from gateway.errors import (
     GatewayError,
     InternalError,
@@ -25,6 +28,7 @@ from gateway.errors import (
     UnavailableError,
     Violation,
 )
+from gateway.rpc.capacity import Capacity
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 
 _log = structlog.get_logger(__name__)
@@ -95,12 +99,18 @@ class Boundary(grpc.aio.ServerInterceptor):
     """The interceptor in front of all services."""
 
     def __init__(
-        self, authenticators: Mapping[str, Authenticator], open_services: frozenset[str], observer: RpcObserver
+        self,
+        authenticators: Mapping[str, Authenticator],
+        open_services: frozenset[str],
+        limits: GatewayLimits,
+        observer: RpcObserver,
     ) -> None:
-        """Both by full service name. A service in neither is refused."""
+        """Both kinds of services by full name. One in neither is refused."""
         self._authenticators = dict(authenticators)
         self._open_services = open_services
         self._observer = observer
+        self._calls = Capacity(limits.max_concurrent_rpcs, "calls", "TOO_MANY_CALLS")
+        self._open_streams = Capacity(limits.max_open_streams, "streams without credentials", "TOO_MANY_OPEN_STREAMS")
         self._guarded: dict[str, _Handler] = {}
         self.in_flight = InFlight()
 
@@ -112,12 +122,39 @@ class Boundary(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         service = method.split("/")[1] if method.count("/") == 2 else ""
-        if handler is None or service in self._open_services:
+        if handler is None:
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:  # as many as there are methods: unknown ones have no handler
-            guarded = self._guarded[method] = self._guard(method, service, handler)
+            guarded = self._guarded[method] = (
+                self._bound(handler) if service in self._open_services else self._guard(method, service, handler)
+            )
         return guarded
+
+    def _bound(self, handler: _Handler) -> _Handler:
+        """Bound the streams of an open service. Its other calls are over at once, and never refused."""
+        if handler.stream_stream is not None:
+            make, inner = grpc.stream_stream_rpc_method_handler, handler.stream_stream
+        elif handler.unary_stream is not None:
+            make, inner = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        else:
+            return handler
+        return make(self._wrap_open(inner), handler.request_deserializer, handler.response_serializer)
+
+    def _wrap_open(self, inner: Any) -> _Behaviour:
+        async def behaviour(request: Any, context: Context) -> None:
+            try:
+                with self._open_streams.take():
+                    answers = inner(request, context)
+                    if inspect.isawaitable(answers):
+                        await answers
+                        return
+                    async for answer in answers:
+                        await context.write(answer)
+            except GatewayError as error:
+                await _abort(context, error)
+
+        return behaviour
 
     def _guard(self, method: str, service: str, handler: _Handler) -> _Handler:
         authenticator = self._authenticators.get(service, _Nobody())
@@ -146,7 +183,8 @@ class Boundary(grpc.aio.ServerInterceptor):
                     tenant = await authenticator.authenticate(_authorization(metadata))
                     _refuse_claims(metadata)
                     current_caller.set(Caller(tenant, arrived_at))
-                    return await inner(request, context)
+                    with self._calls.take():
+                        return await inner(request, context)
             except GatewayError as error:
                 code = code_of(error)
                 await _abort(context, error)

@@ -41,7 +41,6 @@ class GatewayServer:
         self._server = grpc.aio.server(
             interceptors=[boundary],
             options=_options(config, limits),
-            maximum_concurrent_rpcs=limits.max_concurrent_rpcs,
         )
         names = [INFERENCE, *OPEN_SERVICES]
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._server)
@@ -81,6 +80,7 @@ def _options(config: ServerConfig, limits: GatewayLimits) -> list[tuple[str, int
         ("grpc.so_reuseport", 0),  # two gateways on one port are an error, not a lottery
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
         ("grpc.keepalive_time_ms", int(config.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * 1000)),
         # What gRPC really waits for the answer to a ping; a minute by default, whatever the line above says.
