@@ -191,10 +191,10 @@ class Boundary(grpc.aio.ServerInterceptor):
             except asyncio.CancelledError:
                 code = _code_of_cancellation(context)
                 raise
-            except Exception as error:
-                if context.cancelled():  # a write met a client that has gone
-                    code = grpc.StatusCode.CANCELLED
-                    raise
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises, its call must end
+                if isinstance(error, grpc.aio.InternalError) or context.cancelled():
+                    code = _code_of_cancellation(context)
+                    raise _client_gone() from None
                 code = grpc.StatusCode.INTERNAL
                 _log.error("call failed", method=method, tenant=tenant, error=type(error).__name__, at=_frames(error))
                 await _abort(context, InternalError("an unexpected error; the gateway's log tells more"))
@@ -213,8 +213,19 @@ class _Nobody:
 
 async def _abort(context: Context, error: GatewayError) -> NoReturn:
     status = status_of(error)
-    await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+    try:
+        await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+    except grpc.aio.InternalError:
+        raise _client_gone() from None
     raise AssertionError("unreachable")
+
+
+def _client_gone() -> asyncio.CancelledError:
+    """What a failed write means: nobody is there to read. In the form in which gRPC itself says so, and without noise.
+
+    gRPC does not tell a handler in time that its client has gone: a write that is under way fails first.
+    """
+    return asyncio.CancelledError("the client has gone")
 
 
 def _authorization(metadata: Any) -> str | None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.config import GatewayLimits, ServerConfig
 from gateway.identity.adapters import Adapter, FixedAdapters
@@ -322,6 +323,31 @@ async def test_a_client_that_does_not_read_costs_bounded_memory_and_stalls_nobod
                 async for _ in lazy:
                     pass
             assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_client_that_reads_nothing_until_its_deadline_is_no_fault_of_the_gateway(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeWorker(context_length=200_000, max_sequence_tokens=200_000, tokens_per_step=16) as worker:
+        worker.logprobs = 20
+        # Small windows, so that a write of the gateway waits for the reader when time is up.
+        narrow = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.http2.lookahead_bytes", 1024),
+            ("grpc.http2.bdp_probe", 0),
+        ]
+        async with gateway(redis_url, [worker]) as stack, grpc.aio.insecure_channel(stack.app.address, narrow) as own:
+            lazy = Stack(stack.app, stack.observer, own)
+            lazy.keys = stack.keys
+            sampling = {"max_new_tokens": 400, "logprobs": 20}
+            calls = [lazy.call(text=TEXT, timeout=0.5, sampling=sampling) for _ in range(5)]
+            with capture_logs() as logs:
+                await until(lambda: len(stack.observer.finished) >= 5 + 2)
+            ended = [code for method, code, _ in stack.observer.finished if method.endswith("Generate")]
+            assert len(ended) == len(calls)
+            assert set(ended) <= {"DEADLINE_EXCEEDED", "CANCELLED"}
+            assert [line for line in logs if line["log_level"] == "error"] == []
+            assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_tokens_that_wait_for_a_slow_reader_share_messages(redis_url: str) -> None:

@@ -1,0 +1,86 @@
+"""What the boundary makes of a write that fails: a client that has gone, and no fault of the gateway."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.config import GatewayLimits
+from gateway.errors import DeadlineExceededError
+from gateway.rpc.boundary import Boundary
+from tests.fakes.gateway_stack import RecordingObserver
+
+
+class Anybody:
+    async def authenticate(self, authorization: str | None) -> str:
+        return "acme"
+
+
+class GoneClient:
+    """A call's context once its client has gone: whatever is sent fails."""
+
+    def __init__(self, remaining_s: float | None) -> None:
+        self._remaining_s = remaining_s
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def time_remaining(self) -> float | None:
+        return self._remaining_s
+
+    def cancelled(self) -> bool:
+        return False
+
+    async def write(self, message: object) -> None:
+        raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+    async def abort(self, *status: object) -> None:
+        raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+
+class Details:
+    method = "/p.Service/Method"
+    invocation_metadata = ()
+
+
+async def served(behaviour: Any, context: GoneClient) -> RecordingObserver:
+    """Run a streaming handler behind a boundary, for a client that has gone."""
+    observer = RecordingObserver()
+    boundary = Boundary({"p.Service": Anybody()}, frozenset(), GatewayLimits(), observer)
+
+    async def find(details: Any) -> Any:
+        return grpc.unary_stream_rpc_method_handler(behaviour)
+
+    details: Any = Details()
+    handler: Any = await boundary.intercept_service(find, details)
+    with pytest.raises(asyncio.CancelledError):
+        await handler.unary_stream(b"", context)
+    return observer
+
+
+async def writes(request: object, context: Any) -> None:
+    await context.write(b"")
+
+
+async def runs_late(request: object, context: Any) -> None:
+    raise DeadlineExceededError("too late")
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "code"),
+    [(-0.1, "DEADLINE_EXCEEDED"), (0.0, "DEADLINE_EXCEEDED"), (5.0, "CANCELLED"), (None, "CANCELLED")],
+)
+async def test_a_write_that_fails_is_a_client_that_has_gone(remaining_s: float | None, code: str) -> None:
+    with capture_logs() as logs:
+        observer = await served(writes, GoneClient(remaining_s))
+    assert observer.finished == [("Service/Method", code, "acme")]
+    assert logs == []
+
+
+async def test_a_status_that_reaches_nobody_is_counted_all_the_same() -> None:
+    with capture_logs() as logs:
+        observer = await served(runs_late, GoneClient(-0.1))
+    assert observer.finished == [("Service/Method", "DEADLINE_EXCEEDED", "acme")]
+    assert logs == []
