@@ -12,18 +12,19 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from metrics.labels import TopLabels
 from metrics.registry import END_TO_END_BUCKETS, FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS, MetricFamilies
+from metrics.work_labels import WorkLabels
 
 
 class GatewayMetrics:
     """Counts what the gateway tells. Called from the event loop's thread only; scraped from any."""
 
-    def __init__(self, *, max_tenants: int = 50, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, *, max_tenants: int = 50, max_adapters: int = 200, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._families = MetricFamilies()
-        self._tenants = TopLabels(max_tenants, self._forget_tenant)
-        self._open_streams = OpenStreams(self._tenants)
+        self._labels = WorkLabels(max_tenants, max_adapters, self._families.forget, clock)
+        self._open_streams = OpenStreams(self._labels.of_tenant)
         self.registry = self._families.registry
         self.registry.register(self._open_streams)
         self._make_request_metrics()
@@ -84,7 +85,7 @@ class GatewayMetrics:
     # ------------------------------------------------------------------------------------------ the gateway's observer
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
-        self._requests.labels(method, code, self._observe(tenant, 1)).inc()
+        self._requests.labels(method, code, self._labels.observe_tenant(tenant, 1)).inc()
         self._request_seconds.labels(method).observe(seconds)
 
     def auth_failed(self, reason: str) -> None:
@@ -99,21 +100,22 @@ class GatewayMetrics:
     def admitted(
         self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
     ) -> None:
-        who = (self._observe(tenant, prompt_tokens), model, adapter)
+        tenant_label, adapter_label = self._labels.observe(tenant, adapter, prompt_tokens)
+        who = (tenant_label, model, adapter_label)
         self._prompt_tokens.labels(*who).inc(prompt_tokens)
         for tier, tokens in (("device", device), ("host", host), ("storage", storage)):
             self._cached_tokens.labels(*who, tier).inc(tokens)
 
     def first_message(self, tenant: str, model: str, seconds: float) -> None:
-        self._first_message.labels(self._tenants.label(tenant), model).observe(seconds)
+        self._first_message.labels(self._labels.of_tenant(tenant), model).observe(seconds)
 
     def next_message(self, tenant: str, model: str, seconds: float) -> None:
         self._next_message.labels(model).observe(seconds)
 
     def stream_finished(self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float) -> None:
-        label = self._observe(tenant, completion_tokens)
-        self._completion_tokens.labels(label, model, adapter).inc(completion_tokens)
-        self._stream_seconds.labels(label, model).observe(seconds)
+        tenant_label, adapter_label = self._labels.observe(tenant, adapter, completion_tokens)
+        self._completion_tokens.labels(tenant_label, model, adapter_label).inc(completion_tokens)
+        self._stream_seconds.labels(tenant_label, model).observe(seconds)
 
     def worker_connected(self, worker: str) -> None:
         self._connected.labels(worker).set(1)
@@ -122,20 +124,12 @@ class GatewayMetrics:
         self._connected.labels(worker).set(0)
         self._losses.labels(worker).inc()
 
-    # ------------------------------------------------------------------------------------------------- bounded labels
-
-    def _observe(self, tenant: str, weight: float) -> str:
-        return self._tenants.observe(tenant, weight, now=self._clock())
-
-    def _forget_tenant(self, tenant: str) -> None:
-        self._families.forget({"tenant": tenant})
-
 
 class OpenStreams(Collector):
     """Streams that run now, by tenant. Labels are chosen when somebody looks, so that open and close always meet."""
 
-    def __init__(self, tenants: TopLabels) -> None:
-        self._tenants = tenants
+    def __init__(self, label_of: Callable[[str], str]) -> None:
+        self._label_of = label_of
         self._open: dict[str, int] = {}
 
     def opened(self, tenant: str) -> None:
@@ -154,7 +148,7 @@ class OpenStreams(Collector):
     def collect(self) -> Iterator[Metric]:
         tally: Tally[str] = Tally()
         for tenant, streams in self._open.copy().items():  # copied in one go: the loop's thread changes it meanwhile
-            tally[self._tenants.label(tenant)] += streams
+            tally[self._label_of(tenant)] += streams
         family = self._family()
         for label, streams in tally.items():
             family.add_metric([label], streams)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from metrics.hit_rate import HitRateCollector
-from metrics.labels import OTHER, TopLabels
 from metrics.registry import (
     END_TO_END_BUCKETS,
     FIRST_TOKEN_BUCKETS,
@@ -15,8 +14,7 @@ from metrics.registry import (
     STEP_TOKENS_BUCKETS,
     MetricFamilies,
 )
-
-_SEPARATOR = "\0"  # in no tenant id
+from metrics.work_labels import WorkLabels
 
 
 class Hit(Protocol):
@@ -71,10 +69,8 @@ class WorkerMetrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
-        self._clock = clock
         self._families = MetricFamilies(["worker"])
-        self._tenants = TopLabels(max_tenants, self._forget_tenant)
-        self._adapters = TopLabels(max_adapters, self._forget_adapter)
+        self._labels = WorkLabels(max_tenants, max_adapters, self._forget, clock)
         self._hit_rate = HitRateCollector(("worker", "tenant", "adapter"), window_s, clock)
         self.registry = self._families.registry
         self.registry.register(self._hit_rate)
@@ -159,13 +155,13 @@ class WorkerMetrics:
         self._queue_wait.labels(*who[:2]).observe(queue_wait_s)
 
     def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
-        self._first_token.labels(self._worker, self._tenants.label(tenant)).observe(ttft_s)
+        self._first_token.labels(self._worker, self._labels.of_tenant(tenant)).observe(ttft_s)
 
     def next_token(self, tenant: str, adapter: str, gap_s: float) -> None:
         self._inter_token.observe(gap_s)
 
     def paused(self, tenant: str, adapter: str) -> None:
-        self._pauses.labels(self._worker, self._tenants.label(tenant)).inc()
+        self._pauses.labels(self._worker, self._labels.of_tenant(tenant)).inc()
 
     def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None:
         who = self._observe(tenant, adapter, output_tokens)
@@ -192,19 +188,7 @@ class WorkerMetrics:
 
     def _observe(self, tenant: str, adapter: str, weight: int) -> tuple[str, str, str]:
         """Return the labels (worker, tenant, adapter) of work worth `weight` tokens."""
-        now = self._clock()
-        tenant_label = self._tenants.observe(tenant, weight, now=now)
-        if adapter and tenant_label == tenant:
-            adapter_label = self._adapters.observe(f"{tenant}{_SEPARATOR}{adapter}", weight, now=now)
-            return self._worker, tenant_label, adapter if adapter_label != OTHER else OTHER
-        return self._worker, tenant_label, OTHER if adapter else ""
-
-    def _forget_tenant(self, tenant: str) -> None:
-        self._forget({"tenant": tenant})
-
-    def _forget_adapter(self, pair: str) -> None:
-        tenant, adapter = pair.split(_SEPARATOR)
-        self._forget({"tenant": tenant, "adapter": adapter})
+        return self._worker, *self._labels.observe(tenant, adapter, weight)
 
     def _forget(self, labels: Mapping[str, str]) -> None:
         self._families.forget(labels)

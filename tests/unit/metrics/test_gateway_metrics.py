@@ -82,3 +82,34 @@ def test_gaps_and_first_messages_are_observed() -> None:
     first = value(metrics, "radixgate_gateway_time_to_first_token_seconds_sum", tenant="a", model="m")
     assert first == 0.25
     assert value(metrics, "radixgate_gateway_inter_message_seconds_sum", model="m") == 0.125
+
+
+def test_adapters_of_a_tenant_are_told_apart() -> None:
+    metrics = GatewayMetrics()
+    metrics.admitted("a", "m", "poet", 10, 0, 0, 0)
+    metrics.admitted("a", "m", "", 20, 0, 0, 0)
+    name = "radixgate_gateway_prompt_tokens_total"
+    assert value(metrics, name, tenant="a", model="m", adapter="poet") == 10
+    assert value(metrics, name, tenant="a", model="m", adapter="") == 20
+
+
+def test_a_thousand_tenants_with_adapters_keep_the_number_of_series_bounded() -> None:
+    metrics = GatewayMetrics(max_tenants=5, max_adapters=5)
+    for number in range(1000):
+        tenant, adapter = f"tenant-{number}", f"adapter-{number}"
+        metrics.admitted(tenant, "m", adapter, 1 + number % 97, 0, 0, 0)
+        metrics.stream_finished(tenant, "m", adapter, 1 + number % 97, 0.5)
+        metrics.admitted("tenant-0", "m", adapter, 1, 0, 0, 0)
+    for family in metrics.registry.collect():
+        adapters = {sample.labels["adapter"] for sample in family.samples if "adapter" in sample.labels}
+        assert len(adapters) <= 5 + len({"other"}), family.name
+
+
+def test_what_shares_a_label_is_still_counted() -> None:
+    metrics = GatewayMetrics(max_adapters=1)
+    metrics.admitted("a", "m", "first", 10, 0, 0, 0)
+    metrics.admitted("a", "m", "second", 1, 0, 0, 0)
+    metrics.stream_finished("a", "m", "second", 3, 0.5)
+    who = {"tenant": "a", "model": "m", "adapter": "other"}
+    assert value(metrics, "radixgate_gateway_prompt_tokens_total", **who) == 1
+    assert value(metrics, "radixgate_gateway_completion_tokens_total", **who) == 3
