@@ -51,6 +51,14 @@ def test_both_sides_say_the_same_of_an_address(taken_port: int, why_not_free: Ca
     assert re.search("cannot assign", why_not_free("192.0.2.1:0") or "")
 
 
+def test_serve_starts_nothing_when_an_address_is_taken(taken_port: int) -> None:
+    settings = [f"--set=worker.metrics_listen=127.0.0.1:{taken_port}", "--set=gateway.listen=127.0.0.1:0"]
+    result = CliRunner().invoke(main, ["serve", "--demo", *settings])
+    assert result.exit_code == 1
+    assert f"127.0.0.1:{taken_port} (worker.metrics_listen): address already in use" in result.output
+    assert "Starting" not in result.output
+
+
 @pytest.mark.parametrize("name", ["gateway", "worker"])
 def test_a_taken_address_ends_a_command_with_one_line(taken_port: int, name: str) -> None:
     address = f"127.0.0.1:{taken_port}"
