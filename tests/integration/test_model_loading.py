@@ -25,7 +25,7 @@ from tests.fakes.tiny_tokenizer import CHATML, SPECIAL_TOKENS, tiny_tokenizer_js
 from tests.integration.flat_batches import generate_flat, generate_plain
 from tests.integration.tiny_models import tiny_model
 from worker.config import CacheConfig, ModelConfig
-from worker.errors import UnsupportedModelError
+from worker.errors import PoolTooSmallError, UnsupportedModelError
 from worker.model.gguf import converted
 from worker.model.loading import load_model
 from worker.model.progress import SilentProgress
@@ -112,7 +112,7 @@ def test_a_pool_is_sized_by_slots_then_by_bytes_then_by_what_the_machine_has(fol
     assert loaded.num_slots(CacheConfig(memory_bytes=100 * loaded.bytes_per_token + 5)) == 100
     assert loaded.num_slots(CacheConfig(memory_bytes=100 * loaded.bytes_per_token, page_size=16)) == 96
     assert 0 < loaded.num_slots(CacheConfig()) * loaded.bytes_per_token <= 1 << 30
-    with pytest.raises(ValueError, match="one page of 16 tokens needs"):
+    with pytest.raises(PoolTooSmallError, match="one page of 16 tokens needs"):
         loaded.num_slots(CacheConfig(memory_bytes=loaded.bytes_per_token, page_size=16))
 
 
