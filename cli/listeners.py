@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.config import LISTENERS, Config
-from gateway.rpc.listening import why_not_free
+from metrics.listening import why_not_free
 
 
 class AddressTakenError(Exception):

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from hicache import policy
 from hicache.cache import PrefixCache
 from metrics.exposition import MetricsServer
+from metrics.listening import why_not_free
 from metrics.worker import WorkerMetrics
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.batch import Executor, TextStreamFactory
@@ -26,7 +27,6 @@ from worker.model.info import ModelInfo
 from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
 from worker.rpc.links import Links
-from worker.rpc.listening import why_not_free
 from worker.rpc.service import WorkerServicer
 
 _log = structlog.get_logger(__name__)

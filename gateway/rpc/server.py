@@ -12,7 +12,7 @@ from gateway.rpc.boundary import Boundary
 from gateway.rpc.health import SERVICE_NAME as HEALTH
 from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
-from gateway.rpc.listening import why_not_free
+from metrics.listening import why_not_free
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name

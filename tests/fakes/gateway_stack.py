@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from gateway.app import GatewayApp
@@ -20,6 +21,10 @@ from tests.fakes.fake_worker import FakeWorker
 
 ADMIN_TOKEN = "an-admin-token-for-tests"
 Metadata = tuple[tuple[str, str | bytes], ...]
+# Requests for four tokens, and for so many that a stream is still open when a test looks at it.
+IDS = [11, 12, 13]
+FOUR: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 4}}
+MANY: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 400}}
 
 
 def bearer(token: str) -> Metadata:
@@ -208,3 +213,14 @@ async def gateway(
             if any(isinstance(worker, FakeWorker) for worker in workers):
                 await until(lambda: observer.workers.total() == len(addresses))
             yield stack
+
+
+def health_stub(stack: Stack) -> Any:
+    make: Any = health_pb2_grpc.HealthStub
+    return make(stack.channel)
+
+
+async def health(stack: Stack, service: str) -> int:
+    answer = await health_stub(stack).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    status: int = answer.status
+    return status

@@ -1,12 +1,21 @@
-"""What several files of integration tests share: the real model in fp32, and what `generate` answers with it."""
+"""What several files of integration tests share: a fake worker, the real model in fp32, and what `generate` answers."""
+
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.exactness import NUM_NEW, NUM_PROMPTS
+from tests.fakes.fake_worker import FakeWorker
 from tests.reference import Reference, greedy_reference, prompts
 from worker.config import ModelConfig
 from worker.model.loading import LoadedModel, load_model
 from worker.model.progress import SilentProgress
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[FakeWorker]:
+    async with FakeWorker() as fake:
+        yield fake
 
 
 @pytest.fixture(scope="session")

@@ -2,39 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.config import GatewayLimits
 from tests.fakes.fake_worker import FakeWorker, completion
-from tests.fakes.gateway_stack import Refusal, Stack, gateway
+from tests.fakes.gateway_stack import FOUR, IDS, MANY, Refusal, Stack, gateway, health, health_stub
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
-IDS = [11, 12, 13]
-FOUR: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 4}}
-MANY: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 400}}
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[FakeWorker]:
-    async with FakeWorker() as fake:
-        yield fake
-
-
-def health_stub(stack: Stack) -> Any:
-    make: Any = health_pb2_grpc.HealthStub
-    return make(stack.channel)
-
-
-async def health(stack: Stack, service: str) -> int:
-    answer = await health_stub(stack).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
-    status: int = answer.status
-    return status
 
 
 async def test_open_streams_have_a_bound_of_their_own_and_lock_nobody_out(redis_url: str, worker: FakeWorker) -> None:

@@ -22,12 +22,6 @@ IDS = tiny_tokenizer().encode(TEXT).ids
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[FakeWorker]:
-    async with FakeWorker() as fake:
-        yield fake
-
-
-@pytest.fixture
 async def stack(redis_url: str, worker: FakeWorker) -> AsyncIterator[Stack]:
     async with gateway(redis_url, [worker], tenants=["acme", "globex"]) as running:
         yield running

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 import redis
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.embedded_redis import find_program
@@ -23,6 +23,9 @@ from radixgate.v1 import admin_pb2, inference_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import (
     ADMIN_TOKEN,
+    FOUR,
+    IDS,
+    MANY,
     Completion,
     RecordingObserver,
     Refusal,
@@ -30,6 +33,8 @@ from tests.fakes.gateway_stack import (
     bearer,
     config_for,
     gateway,
+    health,
+    health_stub,
     until,
 )
 
@@ -38,26 +43,6 @@ INFERENCE = "radixgate.v1.InferenceService"
 ADMIN = "radixgate.v1.AdminService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-IDS = [11, 12, 13]
-FOUR: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 4}}
-MANY: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 400}}
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[FakeWorker]:
-    async with FakeWorker() as fake:
-        yield fake
-
-
-def health_stub(stack: Stack) -> Any:
-    make: Any = health_pb2_grpc.HealthStub
-    return make(stack.channel)
-
-
-async def health(stack: Stack, service: str) -> int:
-    answer = await health_stub(stack).Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
-    status: int = answer.status
-    return status
 
 
 # ------------------------------------------------------------------------------------------------ health, reflection

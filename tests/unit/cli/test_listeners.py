@@ -1,6 +1,6 @@
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -8,8 +8,7 @@ from click.testing import CliRunner
 from cli.config import Config, config_from, with_free_ports
 from cli.listeners import AddressTakenError, check_listeners
 from cli.main import main
-from gateway.rpc import listening as gateway_listening
-from worker.rpc import listening as worker_listening
+from metrics.listening import why_not_free
 
 
 @pytest.fixture
@@ -43,8 +42,7 @@ def test_free_and_chosen_later_are_no_reason_to_stop() -> None:
     check_listeners(config())
 
 
-@pytest.mark.parametrize("why_not_free", [gateway_listening.why_not_free, worker_listening.why_not_free])
-def test_both_sides_say_the_same_of_an_address(taken_port: int, why_not_free: Callable[[str], str | None]) -> None:
+def test_an_address_that_is_not_free_is_told_why(taken_port: int) -> None:
     assert why_not_free(f"127.0.0.1:{taken_port}") == "address already in use"
     assert why_not_free("127.0.0.1:0") is None
     assert why_not_free("[::ffff:127.0.0.1]:0") is None

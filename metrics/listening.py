@@ -1,4 +1,4 @@
-"""Says why an address cannot be listened on, which gRPC does not. (Gateways have the same; they share only the API.)"""
+"""Says why an address cannot be listened on, which gRPC does not: for the message of any server of a process."""
 
 import socket
 
