@@ -64,7 +64,7 @@ class Ticket:
         self.state = TicketState.PENDING
         self.error = ""  # "" unless FAILED
         self.seconds = 0.0  # how long the copying itself took, without waiting; 0.0 until it is done
-        self.layers_done = 0  # layers complete so far, in order 0, 1, 2, …
+        self.layers_done = 0  # layers complete so far, in order 0, 1, 2, …; a transfer may leave it at 0
         self._cancelled = False
 
     @property
