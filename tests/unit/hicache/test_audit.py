@@ -8,6 +8,7 @@ from hicache.cache import Lease, PrefixCache
 from hicache.errors import InvariantError
 from hicache.keys import PrefixKey, Segment
 from hicache.node import NO_CHILDREN, Node, Space
+from hicache.policy import RankedQueue
 from tests.unit.hicache.support import key, namespace, serve, start
 
 SHARED = list(range(8))
@@ -167,7 +168,9 @@ def touch_a_victim_unnoticed(setting: Setting) -> None:
 
 
 def disturb_the_order_of_victims(setting: Setting) -> None:
-    setting.tree.victims._heap.sort(reverse=True)
+    queue = setting.tree.victims._queue
+    assert isinstance(queue, RankedQueue)
+    queue._heap.sort(reverse=True)
 
 
 def miscount_victims(setting: Setting) -> None:

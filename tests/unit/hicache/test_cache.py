@@ -7,6 +7,7 @@ import pytest
 
 from hicache.cache import Hit, PrefixCache
 from hicache.errors import LeaseError
+from hicache.policy import RankedQueue
 from tests.unit.hicache.support import key, namespace, serve, start
 
 LENGTHS_AROUND_A_PAGE = [1, 15, 16, 17, 31, 32, 33]
@@ -336,5 +337,7 @@ def test_touching_a_leaf_for_ever_does_not_grow_the_order_of_victims() -> None:
     serve(cache, key([1, 2, 3]), 0.0)
     for now in range(1, 2000):
         serve(cache, key([4, 5, 6]), float(now))
-    assert len(cache._tree.victims._heap) < 200
+    queue = cache._tree.victims._queue
+    assert isinstance(queue, RankedQueue)
+    assert len(queue._heap) < 200
     cache.check()
