@@ -49,6 +49,36 @@ class StoreStats:
     refused: int = 0  # pages larger than the whole store
 
 
+@dataclass(slots=True)
+class StoreCounts:
+    """The counts of one open store; its thread writes them."""
+
+    stored: int = 0
+    found: int = 0
+    missing: int = 0
+    corrupt: int = 0
+    evicted: int = 0
+    refused: int = 0
+
+    def stats(self, num_pages: int, num_bytes: int) -> StoreStats:
+        return StoreStats(
+            num_pages=num_pages,
+            num_bytes=num_bytes,
+            stored=self.stored,
+            found=self.found,
+            missing=self.missing,
+            corrupt=self.corrupt,
+            evicted=self.evicted,
+            refused=self.refused,
+        )
+
+
+def check_limit(field: str, value: float) -> None:
+    """Raise StoreConfigError unless a limit is positive."""
+    if not value > 0:
+        raise StoreConfigError(f"{field} must be positive, got {value:g}")
+
+
 class PageStore(Protocol):
     """Pages by name, in batches. One thread calls it, and it may block; `stats` alone is for every thread.
 
