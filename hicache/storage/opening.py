@@ -60,10 +60,11 @@ def _open_redis(url: str, limits: StoreLimits) -> PageStore:
         raise StoreConfigError(f"storage.url must look like {parts.scheme}://host:port/0")
     try:
         # Found when asked for: the redis client is not there for who stores in files.
-        make: Factory = resolve_name("hicache.storage.redis_store:open_redis")
+        redis_store = resolve_name("hicache.storage.redis_store:RedisStore")
     except ImportError as error:
         raise StoreConfigError(f"storage.url asks for Redis, which needs the Python package redis: {error}") from None
-    return make(url, limits)
+    store: PageStore = redis_store(url, ttl_s=limits.ttl_s, max_bytes=limits.max_bytes, timeout_s=limits.timeout_s)
+    return store
 
 
 def _split(url: str) -> SplitResult:
