@@ -87,6 +87,11 @@ class FolderIndex:
             heappop(self._heap)
         return None
 
+    @property
+    def heap_size(self) -> int:
+        """Items in the heap, stale ones included: at most about twice the pages."""
+        return len(self._heap)
+
     def check(self) -> None:
         """Recompute every invariant from scratch."""
         entries = dict(self._entries())
