@@ -76,7 +76,7 @@ class Ticket:
         self._cancelled = True
 
     def begin(self) -> bool:
-        """For who copies: whether to begin. False: it was cancelled, and is FAILED now."""
+        """For who copies: whether to begin, or to go on. False: it was cancelled, and is FAILED now."""
         if self._cancelled:
             self.fail(CANCELLED)
         return self.pending

@@ -1,23 +1,16 @@
 """The device tier: tensors for K and V, layer first, addressed by slot. Knows shapes, no tokens and no tree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from hicache.keys import Int32Array
+from hicache.tiers.layout import LayerShape, PoolLayout, bytes_per_token
+from hicache.tiers.planes import Pages, Planes
+from hicache.tiers.runs import check_slots
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """One attention layer's heads. Keys and values may differ in width; layers may differ from each other."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def elements_per_token(self) -> int:
-        return self.kv_heads * (self.key_dim + self.value_dim)
+__all__ = ["DevicePool", "LayerShape", "bytes_per_token"]
 
 
 class DevicePool:
@@ -30,31 +23,48 @@ class DevicePool:
     def __init__(
         self, layers: Sequence[LayerShape], num_slots: int, dtype: torch.dtype, device: torch.device | str
     ) -> None:
-        self.layers = tuple(layers)
         self.num_slots = num_slots
-        self.dtype = dtype
         self.device = torch.device(device)
-        # Tensors made under inference_mode could not be written outside it: allocate ordinary ones, wherever we are.
-        with torch.inference_mode(mode=False), torch.no_grad():
-            self._keys = [self._zeros(layer.kv_heads, layer.key_dim) for layer in self.layers]
-            self._values = [self._zeros(layer.kv_heads, layer.value_dim) for layer in self.layers]
+        self.planes = Planes(PoolLayout(layers, dtype), num_slots, self.device)
+        self._pages = Pages(self.planes, "device") if self.device.type == "cpu" else None
+
+    @property
+    def layers(self) -> tuple[LayerShape, ...]:
+        return self.planes.layout.layers
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.planes.layout.dtype
 
     @property
     def bytes_per_token(self) -> int:
-        return bytes_per_token(self.layers, self.dtype)
+        return self.planes.layout.bytes_per_token
 
     def key(self, layer: int) -> Tensor:
-        """K of one layer: [num_slots, kv_heads, key_dim]."""
-        return self._keys[layer]
+        """K of one layer, contiguous: [num_slots, kv_heads, key_dim]."""
+        return self.planes.tensor(self.planes.layout.key(layer))
 
     def value(self, layer: int) -> Tensor:
-        """V of one layer: [num_slots, kv_heads, value_dim]."""
-        return self._values[layer]
+        """V of one layer, contiguous: [num_slots, kv_heads, value_dim]."""
+        return self.planes.tensor(self.planes.layout.value(layer))
 
-    def _zeros(self, heads: int, dim: int) -> Tensor:
-        return torch.zeros((self.num_slots, heads, dim), dtype=self.dtype, device=self.device)
+    def layout(self) -> bytes:
+        """Return what pages depend on besides their tokens; equal to the host pool's."""
+        return self.planes.layout.describe()
+
+    def read_page(self, slots: Int32Array) -> bytes:
+        """Return the bytes of a page whose tokens lie in `slots`, see `PoolLayout`; what `HostPool.read_page` returns.
+
+        On another device than the CPU this waits for it. Raises IndexError for slots that there are not.
+        """
+        if self._pages is not None:
+            return self._pages.read(slots)
+        check_slots(slots, self.num_slots, "device")
+        return fetch_page(self.planes, slots)
 
 
-def bytes_per_token(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:
-    """Return what one token's K and V take over all layers, to size a pool before it is made."""
-    return sum(layer.elements_per_token for layer in layers) * dtype.itemsize
+def fetch_page(planes: Planes, slots: Int32Array) -> bytes:
+    """Gather a page's bytes on the pool's own device and fetch them in one piece for each group."""
+    index = torch.from_numpy(slots.astype("int64")).to(planes.device)
+    pieces = [group.index_select(1, index).cpu().contiguous() for group in planes.groups]
+    return b"".join(piece.view(torch.uint8).numpy().tobytes() for piece in pieces)
