@@ -34,7 +34,7 @@ class MemoryStore:
         return sum(name in self._pages for name, _ in pages)
 
     def get(self, names: Sequence[PageName]) -> list[bytes | None]:
-        self.contains(names)
+        self._use(names)
         contents = [self._pages.get(name) for name in names]
         missing = contents.count(None)
         self._counts.missing += missing
@@ -42,9 +42,7 @@ class MemoryStore:
         return contents
 
     def contains(self, names: Sequence[PageName]) -> list[bool]:
-        for name in reversed(names):
-            if name in self._pages:
-                self._pages.move_to_end(name)
+        self._use(names)
         return [name in self._pages for name in names]
 
     def remove_group(self, group: bytes) -> int:
@@ -58,6 +56,11 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    def _use(self, names: Sequence[PageName]) -> None:
+        for name in reversed(names):
+            if name in self._pages:
+                self._pages.move_to_end(name)
 
     def _drop(self, name: PageName) -> None:
         content = self._pages.pop(name, None)
