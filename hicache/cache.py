@@ -5,6 +5,7 @@ owner thread calls it and says what time it is, in seconds of a monotonic clock.
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -14,12 +15,17 @@ import numpy as np
 from hicache.audit import Holding, audit
 from hicache.errors import LeaseError
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
-from hicache.node import Node
+from hicache.naming import PageNames
+from hicache.node import Account, Node
 from hicache.policy import LRU, EvictionPolicy
+from hicache.removal import HostSlots, Removal
+from hicache.shares import Share, Shares
 from hicache.slots import SlotAllocator
 from hicache.tree import RadixTree
+from hicache.watch import TierWatcher
 
 _SLOT_DTYPE = np.dtype(np.int32)
+_REAPED_NODES = 256  # of a dropped namespace, looked at in one go
 _MIN_ROOM = 64  # slots; a lease's array starts with room for this many more
 
 
@@ -52,17 +58,45 @@ class CacheStats:
     evicted_tokens: int  # since the start
 
 
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a namespace has in the tiers, in tokens."""
+
+    device: int
+    host: int
+
+
+class NoHost:
+    """The host tier of a cache that has none."""
+
+    def free_packed(self, value: bytearray) -> None:
+        raise AssertionError("nothing lies on the host")
+
+
 class PrefixCache:
-    """A token-level prefix cache over `num_slots` slots.
+    """A token-level prefix cache over `num_slots` slots of the device. `hicache.tiered` adds the tiers below it.
 
     Invariant: every slot is free, cached in exactly one node, or private to exactly one open lease.
     """
 
-    def __init__(self, num_slots: int, *, page_size: int = 1, policy: EvictionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        page_size: int = 1,
+        policy: EvictionPolicy | None = None,
+        shares: Mapping[str, Share] | None = None,
+        num_host_slots: int = 0,
+        host: HostSlots | None = None,
+        names: PageNames | None = None,
+        watcher: TierWatcher | None = None,
+    ) -> None:
+        """`shares` are those of tenants by name. The last four are for the tiers below."""
         self._slots = SlotAllocator(num_slots, page_size)
-        self._tree = RadixTree(page_size, policy or LRU())
+        self._shares = Shares(shares or {}, num_slots, num_host_slots, page_size)
+        self._tree = RadixTree(page_size, policy or LRU(), self._shares, names, watcher)
+        self._removal = Removal(self._tree, host or NoHost())
         self._leases: set[Lease] = set()
-        self._evicted_tokens = 0
         self.num_slots = num_slots
         self.page_size = page_size
 
@@ -78,32 +112,53 @@ class PrefixCache:
     def num_cached_slots(self) -> int:
         return self._tree.cached_bytes // TOKEN_BYTES
 
-    def acquire(self, key: PrefixKey, *, now: float, max_tokens: int | None = None, priority: int = 0) -> "Lease":
+    @property
+    def max_lease_slots(self) -> int:
+        """The most slots that a lease of any tenant can ever have: all but what is promised to others."""
+        return (self.num_slots - self._shares.num_floor_slots) // self.page_size * self.page_size
+
+    def num_available_slots(self, tenant: str = "") -> int:
+        """Slots that `tenant` can have now: free ones, and what can be evicted for it."""
+        return self._slots.num_free + self._evictable_for(self._shares.of(tenant)) // TOKEN_BYTES
+
+    def acquire(
+        self, key: PrefixKey, *, now: float, max_tokens: int | None = None, priority: int = 0, tenant: str = ""
+    ) -> "Lease":
         """Match the longest cached prefix and hold it until the lease is released.
 
         The hit is in whole pages and at most `max_tokens`. `priority` protects what this request uses or stores, under
-        a policy that looks at it.
+        a policy that looks at it. What the lease stores counts for `tenant`.
         """
         node, values = self._tree.match(key.parts(self.page_size), self._limit(max_tokens), now, priority)
-        lease = Lease(self, key.namespaces, node, b"".join(values), priority)
+        lease = Lease(self, key.namespaces, node, b"".join(values), priority, self._shares.of(tenant))
         self._leases.add(lease)
         return lease
 
     def peek(self, key: PrefixKey, *, max_tokens: int | None = None) -> Hit:
         """Return what `acquire` would hit, and change nothing."""
-        found = self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))
-        return Hit(found // TOKEN_BYTES)
+        device, host, _ = self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))
+        return Hit(device // TOKEN_BYTES, host // TOKEN_BYTES)
 
-    def drop(self, namespace: Namespace) -> int:
+    def drop(self, namespace: Namespace) -> None:
         """Make everything in and below a namespace unreachable, at once and for what open leases would still add.
 
-        Returns the slots freed now; what leases hold comes back as they end.
+        Its slots come back when they are needed or by `tick`, whichever comes first; what leases hold, as they end.
         """
         for lease in self._leases:
             lease._expel(namespace)
-        free_before = self._slots.num_free
-        self._free_packed(self._tree.drop(namespace))
-        return self._slots.num_free - free_before
+        self._removal.drop(namespace)
+
+    def tick(self, now: float) -> None:
+        """Do a bounded part of what can wait. Called once for every step, and now and then while idle."""
+        if self._removal.has_limbo:
+            self._free_packed(self._removal.reap(_REAPED_NODES))
+
+    def holdings(self, namespace: Namespace) -> Holdings:
+        """Return what a namespace has in each tier."""
+        space = self._tree.roots.spaces.get(namespace)
+        if space is None:
+            return Holdings(0, 0)
+        return Holdings(space.device_bytes // TOKEN_BYTES, space.host_bytes // TOKEN_BYTES)
 
     def stats(self) -> CacheStats:
         cached = self.num_cached_slots
@@ -118,13 +173,14 @@ class PrefixCache:
             leaves=self._tree.num_leaves,
             namespaces=len(self._tree.roots.spaces),
             open_leases=len(self._leases),
-            evicted_tokens=self._evicted_tokens,
+            evicted_tokens=(self._removal.lost_bytes + self._removal.moved_bytes) // TOKEN_BYTES,
         )
 
     def check(self) -> None:
         """Recompute every invariant from scratch; InvariantError says what does not hold. Costs O(everything)."""
         self._slots.check()
-        audit(self._tree, self._slots.free_slots(), self.num_slots, [lease._holding() for lease in self._leases])
+        holdings = [lease._holding() for lease in self._leases]
+        audit(self._tree, self._removal.limbo, self._slots.free_slots(), self.num_slots, holdings)
 
     def _limit(self, max_tokens: int | None) -> int:
         """The most bytes that may be hit: whole pages."""
@@ -132,22 +188,41 @@ class PrefixCache:
             return sys.maxsize
         return max(max_tokens, 0) // self.page_size * self.page_size * TOKEN_BYTES
 
-    def _allocate(self, num_slots: int, after: int | None) -> Int32Array | None:
+    def _allocate(self, num_slots: int, after: int | None, account: Account) -> Int32Array | None:
         """Return at least `num_slots` slots in whole pages, evicting what is missing, or None and change nothing."""
         wanted = -(-num_slots // self.page_size) * self.page_size
         missing = wanted - self._slots.num_free
         if missing > 0:
-            if missing > self.num_evictable_slots:
+            if missing * TOKEN_BYTES > self._evictable_for(account):
                 return None
-            self._free_packed(self._tree.evict(missing * TOKEN_BYTES))
-            self._evicted_tokens += missing
+            self._make_room(wanted, account)
         return self._slots.allocate(wanted, after)
+
+    def _make_room(self, wanted: int, account: Account) -> None:
+        """Get `wanted` slots free, which is possible."""
+        while self._removal.has_limbo and self._slots.num_free < wanted:
+            self._free_packed(self._removal.reap(_REAPED_NODES))
+        missing = wanted - self._slots.num_free
+        if missing > 0:
+            self._free_packed(self._removal.evict(missing * TOKEN_BYTES, account))
+
+    def _evictable_for(self, claimant: Account) -> int:
+        """Bytes of cached values that may be evicted for `claimant`: not locked, and not promised to others."""
+        tree = self._tree
+        evictable = tree.cached_bytes - tree.locked_bytes
+        if tree.queues.alone:
+            return evictable
+        for account in self._shares.accounts:
+            if account is not claimant:
+                unlocked = account.device_bytes - account.locked_bytes
+                evictable -= unlocked - min(unlocked, max(0, account.device_bytes - account.floor_bytes))
+        return evictable
 
     def _unlock(self, node: Node, expelled: bool) -> None:
         if not expelled:
             self._tree.unlock(node)
             return
-        self._free_packed(self._tree.unlock_dropped(node))
+        self._free_packed(self._removal.unlock_dropped(node))
 
     def _free_packed(self, values: list[bytearray]) -> None:
         self._slots.free(np.frombuffer(b"".join(values), _SLOT_DTYPE))
@@ -166,6 +241,7 @@ class Lease:
     """
 
     __slots__ = (
+        "_account",
         "_cache",
         "_capacity",
         "_depth",
@@ -180,10 +256,17 @@ class Lease:
     )
 
     def __init__(
-        self, cache: PrefixCache, namespaces: tuple[Namespace, ...], node: Node | None, value: bytes, priority: int
+        self,
+        cache: PrefixCache,
+        namespaces: tuple[Namespace, ...],
+        node: Node | None,
+        value: bytes,
+        priority: int,
+        account: Account,
     ) -> None:
         """Made by `PrefixCache.acquire`, which has locked `node`; `value` holds the slots of the path down to it."""
         self._cache: PrefixCache | None = cache
+        self._account = account
         self._namespaces = namespaces
         self._priority = priority
         self._node = node
@@ -227,7 +310,7 @@ class Lease:
         missing = self._num_tokens + num_tokens - self._capacity
         if missing > 0:
             last = int(self._slot_ids[self._capacity - 1]) if self._capacity else None
-            slots = cache._allocate(missing, last)
+            slots = cache._allocate(missing, last, self._account)
             if slots is None:
                 return False
             self._append(slots)
@@ -252,7 +335,13 @@ class Lease:
             return
         value = self._slot_ids[self._depth : depth].view(np.uint8).data
         insertion = cache._tree.insert(
-            self._node, self._depth * TOKEN_BYTES, key.parts(cache.page_size), value, now, self._priority
+            self._node,
+            self._depth * TOKEN_BYTES,
+            key.parts(cache.page_size),
+            value,
+            now,
+            self._priority,
+            self._account,
         )
         self._node = insertion.node
         self._depth = depth

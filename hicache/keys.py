@@ -193,15 +193,30 @@ def page_hashes(key: PrefixKey, page_size: int, seed: bytes) -> list[bytes]:
     Each name stands for everything before it: `seed` (model identity, dtype, layout, deployment secret: whatever must
     not meet), the page size, the namespace of every segment so far, and all tokens up to the end of the page.
     """
-    name = _chain(_HASH_START, page_size.to_bytes(4, "little"), seed)
+    name = first_name(page_size, seed)
     page_bytes = page_size * TOKEN_BYTES
     names: list[bytes] = []
     for namespace, packed, num_bytes in key.parts(page_size):
-        name = _chain(_HASH_SEGMENT, name, namespace.encode())
+        name = segment_name(name, namespace)
         for start in range(0, num_bytes, page_bytes):
-            name = _chain(_HASH_PAGE, name, packed[start : start + page_bytes])
+            name = page_name(name, packed[start : start + page_bytes])
             names.append(name)
     return names
+
+
+def first_name(page_size: int, seed: bytes) -> bytes:
+    """Return what the chain of page names starts from."""
+    return _chain(_HASH_START, page_size.to_bytes(4, "little"), seed)
+
+
+def segment_name(before: bytes, namespace: Namespace) -> bytes:
+    """Return what the first page of a segment chains to, behind the name `before`."""
+    return _chain(_HASH_SEGMENT, before, namespace.encode())
+
+
+def page_name(before: bytes, packed: bytes) -> bytes:
+    """Return the name of the page with these packed tokens, behind the name `before`."""
+    return _chain(_HASH_PAGE, before, packed)
 
 
 def pack_tokens(token_ids: TokenIds) -> bytes:

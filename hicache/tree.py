@@ -1,17 +1,20 @@
-"""The radix tree: finds, splits, grows, merges, locks and evicts nodes. Knows tokens and slot ids as packed bytes.
+"""The radix tree: finds, splits, grows, merges and locks nodes. Knows tokens and slot ids as packed bytes.
 
-Knows nothing of free slots, leases or tensors: it says which slots came back, and the cache returns them to the pool.
-Lengths and offsets are in bytes throughout, TOKEN_BYTES for each token.
+Knows nothing of free slots, leases, copies or tensors. How nodes leave it and its tiers is `hicache.removal`. Lengths and
+offsets are in bytes throughout, TOKEN_BYTES for each token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hicache.keys import TOKEN_BYTES, Namespace, Part
-from hicache.node import Edge, Node, Roots
+from hicache.naming import PageNames
+from hicache.node import NO_SLOTS, Account, Edge, Node, Roots
 from hicache.packed import shared_bytes
 from hicache.policy import EvictionPolicy
-from hicache.victims import Victims
+from hicache.queues import Queues
+from hicache.shares import Shares
+from hicache.watch import IgnoredChanges, TierWatcher
 
 
 class Insertion(NamedTuple):
@@ -27,28 +30,40 @@ class RadixTree:
 
     - Siblings differ in their first page, or are roots of different namespaces. Only roots are empty, and every root
       has children.
+    - What is on the device has its whole path there; every node is on the device, on the host, or on both.
     - A node is locked while a lease ends in it or below it.
-    - The victims are exactly the unlocked leaves.
     - A lease ends at the end of a node, and nothing moves that end: a split makes a new node for the upper part, a
-      merge keeps the lower node, and a leaf is extended in place only when no other lease ends there.
+      merge keeps the lower node, and a leaf is extended in place only when no other lease ends there and the host has
+      no copy of it.
     """
 
-    def __init__(self, page_size: int, policy: EvictionPolicy) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        policy: EvictionPolicy,
+        shares: Shares,
+        names: PageNames | None = None,
+        watcher: TierWatcher | None = None,
+    ) -> None:
         self.page_bytes = page_size * TOKEN_BYTES
         self.policy = policy
-        self.victims = Victims(policy)
+        self.queues = Queues(policy, shares)
         self.roots = Roots()
-        self.cached_bytes = 0  # values of all nodes, those of dropped ones that a lease still holds included
+        self.names = names
+        self.watcher = watcher or IgnoredChanges()
+        self.cached_bytes = 0  # device values of all nodes, those of dropped ones that a lease still holds included
         self.locked_bytes = 0  # the part of it that is locked
         self.num_nodes = 0  # roots and dropped nodes not included
         self.num_leaves = 0
+        self._common = shares.common
+        self._alone = self.queues.alone
 
     # Finding
 
     def match(
         self, parts: Sequence[Part], limit: int, now: float, priority: int
     ) -> tuple[Node | None, list[bytearray]]:
-        """Find and lock the longest cached prefix of at most `limit` bytes, which are whole pages.
+        """Find and lock the longest prefix on the device of at most `limit` bytes, which are whole pages.
 
         Returns its last node, for `unlock`, and the values along its path; the node in whose middle it ends is split.
         """
@@ -67,72 +82,132 @@ class RadixTree:
                 child = node.children.get(packed[offset : offset + page_bytes])
                 if child is None:
                     break
+                value = child.value
+                if not value:
+                    break
                 if not begins_with(child.key, offset, stop):
                     shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
                     if not shared:
                         break
-                    child = self._split(child, shared)
+                    child = self.split(child, shared)
+                    value = child.value
                 node = last = child
-                node.hit_count += 1
-                values.append(node.value)
+                values.append(value)
                 offset = node.depth - start
             if offset < size:
                 break
             start += size
         if last is not None:
+            last.hit_count += 1
             self.lock(last)
             _touch(last, now, priority)
         return last, values
 
-    def match_length(self, parts: Sequence[Part], limit: int) -> int:
-        """Return how many bytes `match` would find, and change nothing."""
-        found = 0
+    def match_on_host(
+        self, parts: Sequence[Part], held: Node | None, limit: int, now: float, priority: int
+    ) -> Node | None:
+        """Find how the prefix goes on where the device has no more of it, behind the node that `match` returned.
+
+        Returns the last node of it that the host has all of, or None; the node in whose middle it ends is split.
+        """
+        last: Node | None = None
+        node = held
+        depth = 0 if held is None else held.depth
+        start = 0
+        for namespace, packed, size in parts:
+            if depth >= start + size:
+                start += size
+                continue
+            if depth == start:
+                node = self.roots.below(node, namespace)
+            stop = min(size, limit - start)
+            while node is not None and depth - start < stop:
+                offset = depth - start
+                child = node.children.get(packed[offset : offset + self.page_bytes])
+                if child is None or not child.mirrored:
+                    node = None
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, self.page_bytes)
+                if not shared:
+                    node = None
+                    break
+                node = last = child if shared == len(child.key) else self.split(child, shared)
+                depth = node.depth
+            if node is None or depth < start + size:
+                break
+            start += size
+        if last is not None:
+            last.hit_count += 1
+            _touch(last, now, priority)
+            self.queues.replace(last)
+        return last
+
+    def match_length(self, parts: Sequence[Part], limit: int) -> tuple[int, int, bool]:
+        """Return how many bytes `match` and `match_on_host` would find, and whether a load back of any of them is under
+        way. Changes nothing.
+        """
+        on_device = found = 0
+        loading = False
         last: Node | None = None
         page_bytes = self.page_bytes
+        start = 0
         for namespace, packed, size in parts:
             node = self.roots.below(last, namespace)
             if node is None:
                 break
-            stop = min(size, limit - found)
+            stop = min(size, limit - start)
             offset = 0
             while offset < stop:
                 child = node.children.get(packed[offset : offset + page_bytes])
-                if child is None:
+                if child is None or not (child.value or child.mirrored):
                     break
                 shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
                 offset += shared
+                if child.value:
+                    on_device = start + offset
+                elif child.holders:
+                    loading = loading or any(holder.loads for holder in child.holders)
                 if shared < len(child.key):
-                    return found + offset  # nothing hangs below the middle of a node, no other namespace either
+                    return on_device, start + offset - on_device, loading
                 node = last = child
-            found += offset
+            found = start + offset
             if offset < size:
                 break
-        return found
+            start += size
+        return on_device, found - on_device, loading
 
     # Growing
 
     def insert(
-        self, held: Node | None, depth: int, parts: Sequence[Part], value: memoryview, now: float, priority: int
+        self,
+        held: Node | None,
+        depth: int,
+        parts: Sequence[Part],
+        value: memoryview,
+        now: float,
+        priority: int,
+        account: Account | None = None,
     ) -> Insertion:
         """Add a key below `held`, the locked node at `depth` where its lease ends so far, and move the lock to its end.
 
-        `value` holds the slots of what lies behind `depth`. Costs O(new part): nothing above `held` is looked at.
+        `value` holds the slots of what lies behind `depth`; nodes that only the host has take theirs from it. A
+        namespace that is new belongs to `account` if it is the last of the key's. Costs O(new part): nothing above
+        `held` is looked at.
         """
         node = held
         duplicates: list[tuple[int, int]] = []
         start, position = 0, depth
-        for namespace, packed, size in parts:
+        for index, (namespace, packed, size) in enumerate(parts):
             offset = position - start
             if offset < size:
                 if not offset:
-                    node = self.roots.below(node, namespace) or self._new_root(node, namespace)
+                    owner = account if index == len(parts) - 1 else None
+                    node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
                 assert node is not None
-                node, known = self._descend(node, packed, offset, size)
-                if known > offset:
-                    duplicates.append((position, start + known))
+                here = value[start + offset - depth : start + size - depth]
+                node, known = self._descend(node, packed, offset, size, here, duplicates, start)
                 if known < size:
-                    fresh = value[start + known - depth : start + size - depth]
-                    node = self._grow(node, held, packed[known:size], fresh, now, priority)
+                    node = self._grow(node, held, packed[known:size], here[known - offset :], now, priority)
                 position = start + size
             start += size
         if node is not None:
@@ -143,87 +218,202 @@ class RadixTree:
             _touch(node, now, priority)
         return Insertion(node, position, duplicates)
 
-    def _descend(self, node: Node, packed: bytes, offset: int, size: int) -> tuple[Node, int]:
-        """Follow what is there already, splitting where the key leaves it. Returns the node reached and its offset."""
-        page_bytes = self.page_bytes
+    def _descend(
+        self,
+        node: Node,
+        packed: bytes,
+        offset: int,
+        size: int,
+        value: memoryview,
+        duplicates: list[tuple[int, int]],
+        start: int,
+    ) -> tuple[Node, int]:
+        """Follow what is there already, splitting where the key leaves it. Returns the node reached and its offset.
+
+        What is on the device already is entered among the duplicates, in bytes of the whole key, of which this part
+        begins at `start`.
+        """
+        first = offset
         while offset < size:
-            child = node.children.get(packed[offset : offset + page_bytes])
+            child = node.children.get(packed[offset : offset + self.page_bytes])
             if child is None:
                 break
-            shared = shared_bytes(packed, offset, size, child.key, page_bytes)
-            node = child if shared == len(child.key) else self._split(child, shared)
+            shared = shared_bytes(packed, offset, size, child.key, self.page_bytes)
+            node = child if shared == len(child.key) else self.split(child, shared)
+            if node.value:
+                if duplicates and duplicates[-1][1] == start + offset:
+                    duplicates[-1] = (duplicates[-1][0], start + offset + shared)
+                else:
+                    duplicates.append((start + offset, start + offset + shared))
+            else:
+                self._bring_to_device(node, value[offset - first : offset - first + shared])
             offset += shared
         return node, offset
+
+    def attach_on_host(
+        self, parts: Sequence[Part], begin: int, host_value: memoryview, now: float, account: Account | None
+    ) -> int:
+        """Add what storage brought: the slots in `host_value` hold the bytes from `begin` to the end of the key.
+
+        Returns how many bytes at their front are not needed: they were there already, or what lies before them is not.
+        """
+        end = begin + len(host_value)
+        node, depth = self._walk(parts, end)
+        if depth < begin or depth >= end:
+            return len(host_value)
+        unneeded = depth - begin
+        start = 0
+        for index, (namespace, packed, size) in enumerate(parts):
+            stop = min(start + size, end)
+            if depth < stop:
+                if depth == start:
+                    owner = account if index == len(parts) - 1 else None
+                    node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
+                assert node is not None
+                node = self._attach(node, packed[depth - start : stop - start], now)
+                node.host_value = bytearray(host_value[depth - begin : stop - begin])
+                self._count_on_host(node, len(node.key))
+                self.watcher.stored(node, depth, "host")
+                self.queues.place(node)
+                if node.above is not None:
+                    self.queues.replace(node.above)  # no leaf of the host any more
+                depth = stop
+            start += size
+        return unneeded
+
+    def _walk(self, parts: Sequence[Part], limit: int) -> tuple[Node | None, int]:
+        """Follow a key through all tiers, splitting where it leaves the tree. Returns the node reached and its depth."""
+        node: Node | None = None
+        start = depth = 0
+        for namespace, packed, size in parts:
+            below = self.roots.below(node, namespace)
+            stop = min(size, limit - start)
+            while below is not None and depth - start < stop:
+                offset = depth - start
+                child = below.children.get(packed[offset : offset + self.page_bytes])
+                if child is None:
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, self.page_bytes)
+                node = below = child if shared == len(child.key) else self.split(child, shared)
+                depth += shared
+            if depth < start + size:
+                break
+            start += size
+        return node, depth
 
     def _grow(self, node: Node, held: Node | None, key: bytes, value: memoryview, now: float, priority: int) -> Node:
         """Attach a run of new tokens behind `node`, in place if it is a leaf that nobody else's lease ends in.
 
-        Returns the node that ends with it, which is no victim: `insert` is about to lock it.
+        Returns the node that ends with it, which is in no queue: `insert` is about to lock it.
         """
-        self.cached_bytes += len(key)
-        if node.key and not node.children and node.lock_ref == (node is held):
-            self.victims.discard(node)
+        if node.key and not node.children and node.lock_ref == (node is held) and not node.host_value:
+            self.queues.withdraw(node)
+            begin = node.depth
             node.key += key
             node.value += value
             node.depth += len(key)
             node.stored_time = now
+            self._count_on_device(node, len(key))
             if node.lock_ref:
-                self.locked_bytes += len(key)
+                self._count_locked(node, len(key))
+            self.watcher.stored(node, begin, "device")
             return node
-        child = Node(bytearray(key), bytearray(value), node, node.space, now, priority)
+        child = self._attach(node, key, now, priority)
+        child.value = bytearray(value)
+        self._count_on_device(child, len(key))
+        self.queues.child_arrived(child.above)
+        self.watcher.stored(child, child.depth - len(key), "device")
+        return child
+
+    def _attach(self, node: Node, key: bytes, now: float, priority: int = 0) -> Node:
+        """Hang a new leaf below `node`, which no tier holds yet."""
+        child = Node(bytearray(key), NO_SLOTS, node, node.space, now, priority)
         self.num_nodes += 1
         self.num_leaves += 1 if node.is_root or node.children else 0
         node.adopt(key[: self.page_bytes], child)
         return child
 
-    def _new_root(self, barrier: Node | None, namespace: Namespace) -> Node:
+    def _bring_to_device(self, node: Node, value: memoryview) -> None:
+        """Give a node that only the host has its device slots; its path is on the device already."""
+        self.queues.withdraw(node)
+        node.value = bytearray(value)
+        self._count_on_device(node, len(node.value))
+        self.queues.child_arrived(node.above)
+        self.queues.place(node)
+        self.watcher.stored(node, node.depth - len(node.key), "device")
+
+    def _new_root(self, barrier: Node | None, namespace: Namespace, account: Account | None) -> Node:
         if barrier is not None:
             self.num_leaves -= 0 if barrier.children else 1
-            self.victims.discard(barrier)
-        return self.roots.plant(barrier, namespace)
+        return self.roots.plant(barrier, namespace, account or self._common)
 
     # Reshaping
 
-    def _split(self, lower: Node, size: int) -> Node:
+    def split(self, lower: Node, size: int) -> Node:
         """Cut the first `size` bytes off a node and return them as its new parent. Leases that end in the node stay."""
         parent = lower.parent
         assert parent is not None
-        upper = Node(lower.key[:size], lower.value[:size], parent, lower.space, lower.stored_time)
-        upper.hit_count = lower.hit_count
+        upper = Node(lower.key[:size], lower.value[:size] or NO_SLOTS, parent, lower.space, lower.stored_time)
         upper.lock_ref = 1 if lower.lock_ref else 0
         # Copies on both sides: a view, or a buffer cut at its front, would keep the whole run's memory alive.
         lower.key = lower.key[size:]
-        lower.value = lower.value[size:]
+        if lower.value:
+            lower.value = lower.value[size:]
+            upper.device_children = 1
+            upper.settled = lower.settled
+            upper.blockers = 0 if lower.settled else 1
         lower.parent = upper
-        parent.children[self._edge(upper)] = upper
-        upper.adopt(self._edge(lower), lower)
+        parent.children[self.edge(upper)] = upper
+        upper.adopt(self.edge(lower), lower)
         self.num_nodes += 1
+        if lower.host_value:
+            self._split_on_host(lower, upper, size)
+        if self.names is not None:
+            self.names.split(upper, lower)
         return upper
 
-    def _merge_with_only_child(self, upper: Node) -> None:
+    def _split_on_host(self, lower: Node, upper: Node, size: int) -> None:
+        upper.host_value, lower.host_value = lower.host_value[:size], lower.host_value[size:]
+        upper.mirroring = lower.mirroring
+        upper.holders = lower.holders
+        upper.host_ref_counter = len(lower.holders)
+        for holder in lower.holders:
+            holder.nodes.append(upper)
+        self.queues.place(upper)
+
+    def merge_with_only_child(self, upper: Node) -> None:
         """Undo a split that serves nobody: no lease ends in `upper`, and its one child is as well protected."""
         parent = upper.parent
         if parent is None or upper.is_root or upper.space is None or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
-        if lower.is_root or upper.lock_ref != (1 if lower.lock_ref else 0):
+        if lower.is_root or upper.lock_ref != (1 if lower.lock_ref else 0) or parent.space is None:
             return
-        if not self.policy.same_protection(upper, lower):
+        if upper.device_children != (1 if lower.value else 0):
+            return  # what was dropped below it is not gone yet
+        if not _same_tiers(upper, lower) or not self.policy.same_protection(upper, lower):
             return
+        self.queues.forget(upper)
+        if self.names is not None:
+            self.names.merge(upper, lower)
         # The upper buffers grow and move down: O(lower), however long the shared prefix is.
         upper.key += lower.key
-        upper.value += lower.value
-        lower.key, lower.value = upper.key, upper.value
+        lower.key = upper.key
+        if lower.value:
+            upper.value += lower.value
+            lower.value = upper.value
+        if lower.host_value:
+            upper.host_value += lower.host_value
+            lower.host_value = upper.host_value
         lower.parent = parent
-        parent.children[self._edge(lower)] = lower
+        parent.children[self.edge(lower)] = lower
         self.num_nodes -= 1
         if upper.last_access_time > lower.last_access_time:
             lower.last_access_time = upper.last_access_time
-            if lower.ticket:
-                self.victims.discard(lower)
-                self.victims.add(lower)
+            if lower.queue is not None:
+                self.queues.replace(lower)
 
-    def _edge(self, node: Node) -> Edge:
+    def edge(self, node: Node) -> Edge:
         if node.is_root:
             assert node.space is not None
             return node.space.namespace
@@ -233,7 +423,6 @@ class RadixTree:
 
     def lock(self, node: Node) -> None:
         """Let a lease end in `node`: protect it and the path above it."""
-        self.victims.discard(node)
         above: Node | None = node
         while above is not None:
             count = above.lock_ref
@@ -243,6 +432,12 @@ class RadixTree:
                 break
             above = above.parent
         self.locked_bytes += node.depth
+        if node.queue is not None:
+            self.queues.withdraw(node)
+        if node.settled:
+            self.queues.unsettle(node)
+        if not self._alone:
+            self._charge(node, above, 1)
 
     def unlock(self, node: Node) -> None:
         """Undo one `lock`, unless something of the path was dropped meanwhile."""
@@ -254,115 +449,52 @@ class RadixTree:
                 break
             above = above.parent
         self.locked_bytes -= node.depth
-        if not node.lock_ref and not node.children:
-            self.victims.add(node)
-        self._merge_with_only_child(node)
+        if not self._alone:
+            self._charge(node, above, -1)
+        if not node.lock_ref and not node.blockers:
+            self.queues.place(node)
+        self.merge_with_only_child(node)
 
-    def unlock_dropped(self, node: Node) -> list[bytearray]:
-        """Undo one `lock` of a path whose lower part may be dropped. Returns the values that nobody holds any more."""
-        freed: list[bytearray] = []
+    def _charge(self, node: Node, until: Node | None, sign: int) -> None:
+        """Count what a lock has protected, or protects no longer, for those it belongs to."""
         above: Node | None = node
-        while above is not None and above.space is None:
-            above.lock_ref -= 1
-            if above.lock_ref:
-                return freed
-            freed.append(above.value)
-            self.locked_bytes -= len(above.value)
-            self.cached_bytes -= len(above.value)
-            above.parent, above = None, above.parent
-        if above is not None:
-            self.unlock(above)
-        return freed
+        while above is not None and above is not until:
+            if above.space is not None:
+                above.space.account.locked_bytes += sign * len(above.value)
+            above = above.parent
 
-    # Shrinking
+    # Counting
 
-    def evict(self, size: int) -> list[bytearray]:
-        """Free `size` bytes of values, coldest leaf first; the last one is trimmed to what is needed.
+    def _count_on_device(self, node: Node, size: int) -> None:
+        self.cached_bytes += size
+        space = node.space
+        assert space is not None
+        space.device_bytes += size
+        space.account.device_bytes += size
 
-        `size` is in whole pages and at most what is unlocked.
-        """
-        freed: list[bytearray] = []
-        while size:
-            leaf = self.victims.first()
-            surplus = len(leaf.value) - size
-            if surplus > 0:
-                freed.append(leaf.value[surplus:])
-                del leaf.key[surplus:], leaf.value[surplus:]
-                leaf.depth -= size
-                self.cached_bytes -= size
-                break
-            freed.append(leaf.value)
-            size -= len(leaf.value)
-            self.victims.discard(leaf)
-            self._remove_leaf(leaf)
-        return freed
+    def _count_locked(self, node: Node, size: int) -> None:
+        self.locked_bytes += size
+        if not self._alone and node.space is not None:
+            node.space.account.locked_bytes += size
 
-    def drop(self, namespace: Namespace) -> list[bytearray]:
-        """Cut a namespace off, with everything below it. Returns the values that no lease holds.
-
-        What is locked stays allocated, out of reach, until its last lease ends.
-        """
-        freed: list[bytearray] = []
-        for root in self.roots.of(namespace):
-            barrier = root.parent
-            for node in list(_subtree(root)):
-                self._detach(node, freed)
-            if barrier is not None:
-                self._after_loss(barrier)
-        return freed
-
-    def _detach(self, node: Node, freed: list[bytearray]) -> None:
-        if node.is_root:
-            self.roots.uproot(node)
-        else:
-            self.num_nodes -= 1
-            self.num_leaves -= 0 if node.children else 1
-        node.space = None
-        if not node.lock_ref:
-            self.victims.discard(node)
-            self.cached_bytes -= len(node.value)
-            freed.append(node.value)
-            node.parent = None
-
-    def _remove_leaf(self, leaf: Node) -> None:
-        parent = leaf.parent
-        assert parent is not None
-        self.cached_bytes -= len(leaf.value)
-        self.num_nodes -= 1
-        self.num_leaves -= 1
-        leaf.parent = None
-        parent.disown(self._edge(leaf))
-        # Whoever used the leaf used its parent.
-        parent.last_access_time = max(parent.last_access_time, leaf.last_access_time)
-        parent.priority = max(parent.priority, leaf.priority)
-        self._after_loss(parent)
-
-    def _after_loss(self, node: Node) -> None:
-        """Put a node right that has just lost a child."""
-        if node.children:
-            self._merge_with_only_child(node)
-        elif not node.is_root:
-            self.num_leaves += 1
-            if not node.lock_ref:
-                self.victims.add(node)
-        else:
-            barrier = node.parent
-            self.roots.uproot(node)
-            if barrier is not None:
-                self._after_loss(barrier)
+    def _count_on_host(self, node: Node, size: int) -> None:
+        space = node.space
+        assert space is not None
+        space.host_bytes += size
+        space.account.host_bytes += size
 
 
-def _subtree(root: Node) -> Iterator[Node]:
-    """Every node from `root` down, parents before children."""
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(node.children.values())
+def _same_tiers(upper: Node, lower: Node) -> bool:
+    return (
+        upper.settled == lower.settled
+        and bool(upper.value) == bool(lower.value)
+        and bool(upper.host_value) == bool(lower.host_value)
+        and not (upper.mirroring or upper.host_ref_counter or lower.mirroring or lower.holders)
+    )
 
 
 def _touch(node: Node, now: float, priority: int) -> None:
-    """Note who used a node last. It is locked, so its rank is taken again when it becomes a victim."""
+    """Note who used a node last. It is in no queue, or its rank is taken again."""
     node.last_access_time = now
     if priority:
         node.priority = max(node.priority, priority)
