@@ -97,6 +97,8 @@ class FileStore:
     def remove_group(self, group: bytes) -> int:
         removed = self._temporary_path()
         with self._one_error():
+            with suppress(FileExistsError, FileNotFoundError):
+                os.mkdir(self._temporary, 0o700)
             try:
                 os.rename(os.path.join(self._folder, group.hex()), removed)  # out of reach at once
             except FileNotFoundError:

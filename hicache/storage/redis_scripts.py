@@ -10,6 +10,9 @@ on one node of a cluster, and all are built from the prefix, KEYS[1]:
 
 A page can vanish from under its entry (Redis drops what expired, or what its own memory limit wants): `touch` notices
 that, and `put` forgets whatever is older than the time to live.
+
+Redis refuses a script on a full server at its first command that could need memory, unless it has written before: all
+but `put` begin with a command that needs none, so that a full server can still be read and emptied.
 """
 
 from typing import Final

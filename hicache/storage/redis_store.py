@@ -65,7 +65,10 @@ class RedisStore:
             with self._client.pipeline(transaction=False) as pipeline:
                 for name, content in fitting:
                     pipeline.set(_page(name), header_of(name, content) + content, px=self._ttl_ms)
-                pipeline.execute()
+                answers = pipeline.execute(raise_on_error=False)  # the error it raises quotes what it was sent
+            for answer in answers:
+                if isinstance(answer, RedisError):
+                    raise answer
             # Only now: an entry without a page would be a promise, a page without an entry ends by itself.
             accounts = [value for name, content in fitting for value in (_member(name), frame_size(content))]
             kept = self._account(accounts)
@@ -138,7 +141,7 @@ class RedisStore:
         try:
             yield
         except (RedisError, OSError) as error:
-            # What the server says can quote whatever it was sent; its first words tell enough.
+            # What the server says may quote what it was sent; its first words tell enough.
             detail = f"{type(error).__name__}: {str(error)[:120]}"
             raise StoreUnavailableError(f"Redis at {self._address} cannot be used: {detail}") from error
 
