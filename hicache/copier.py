@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
+
+import torch
 
 from hicache.tiers.device import DevicePool
 from hicache.tiers.host import HostPool
@@ -17,23 +19,53 @@ from hicache.transfer import CLOSED, Copy, Direction, Ticket
 _log: Final = logging.getLogger(__name__)
 
 
+class Mover(Protocol):
+    """What moves content for a `CopyThread`."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    def fence(self) -> torch.cuda.Event | None:
+        """Called by `submit` on the owner's thread: what must have happened before the copy may touch its slots."""
+        ...
+
+    def move(self, copy: Copy, after: torch.cuda.Event | None, advance: Callable[[int], None]) -> None:
+        """Called on the copying thread. When it returns or raises, nothing touches the copy's slots any more.
+
+        `advance` is told the number of layers complete, as often as it is known.
+        """
+        ...
+
+
 class PoolCopier:
-    """Moves what lies in the slots of a copy, at once and on the calling thread. Both pools lie in main memory."""
+    """Moves what lies in the slots of a copy, at once and on the calling thread. Both pools lie in main memory.
+
+    All layers of a run are moved together, which is fastest: they are complete together, too.
+    """
 
     def __init__(self, device_pool: DevicePool, host_pool: HostPool) -> None:
         check_pools(device_pool, host_pool)
-        self._num_slots = (device_pool.num_slots, host_pool.num_slots)
+        self.num_layers: Final = len(device_pool.layers)
+        self._device_slots, self._host_slots = device_pool.num_slots, host_pool.num_slots
         self._device = device_pool.planes.slot_arrays()
         self._host = host_pool.planes.slot_arrays()
 
     def __call__(self, copy: Copy) -> None:
         """Raises IndexError, and copies nothing, for slots that there are not."""
-        check_slots(copy.device_slots, self._num_slots[0], "device")
-        check_slots(copy.host_slots, self._num_slots[1], "host")
+        check_slots(copy.device_slots, self._device_slots, "device")
+        check_slots(copy.host_slots, self._host_slots, "host")
         if copy.direction is Direction.MIRROR:
             copy_slots(self._device, self._host, copy.device_slots, copy.host_slots)
         else:
             copy_slots(self._host, self._device, copy.host_slots, copy.device_slots)
+
+    def fence(self) -> None:
+        """On the CPU, a forward pass is over when it returns."""
+
+    def move(self, copy: Copy, after: torch.cuda.Event | None, advance: Callable[[int], None]) -> None:
+        assert after is None
+        self(copy)
+        advance(self.num_layers)
 
 
 def check_pools(device_pool: DevicePool, host_pool: HostPool) -> None:
@@ -44,43 +76,37 @@ def check_pools(device_pool: DevicePool, host_pool: HostPool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How hard the thread works. Loads are copied flat out: somebody waits for them."""
+    """How hard the thread works, in which portions. Loads are copied flat out: somebody waits for them."""
 
-    # A load waits for at most so much of a mirror, and so long a forward pass lacks a core in one piece.
-    unit_tokens: int = 256
+    # A load waits for no more than one portion of a mirror, and so long a forward pass may lack a core in one piece.
+    mirror_unit_tokens: int = 256
+    # Between two of these a load can be cancelled or closed.
+    load_unit_tokens: int = 1_024
     # Share of its time the thread may spend on mirrors; the rest of it, it sleeps.
     mirror_duty: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.unit_tokens < 1:
-            raise ValueError(f"unit_tokens must be at least 1, got {self.unit_tokens}")
+        for field in ("mirror_unit_tokens", "load_unit_tokens"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
         if not 0 < self.mirror_duty <= 1:
             raise ValueError(f"mirror_duty must be above 0 and at most 1, got {self.mirror_duty}")
 
-    def rest_s(self, worked_s: float) -> float:
-        """Return how long to sleep after so much work on a mirror."""
-        return worked_s * (1 / self.mirror_duty - 1)
+    def unit_tokens(self, direction: Direction) -> int:
+        return self.load_unit_tokens if direction is Direction.LOAD else self.mirror_unit_tokens
+
+    def rest_s(self, direction: Direction, worked_s: float) -> float:
+        """Return how long no mirror is worked on after so much work."""
+        return worked_s * (1 / self.mirror_duty - 1) if direction is Direction.MIRROR else 0.0
 
 
-class ThreadTransfer:
-    """Copies on one thread of its own, in units; between any two of them it looks who is next.
+class CopyThread:
+    """A transfer that copies on one thread of its own, in units; between any two of them it looks who is next."""
 
-    A copy moves all layers of a unit at once, which is fastest: layers are complete only when the ticket is done.
-    """
-
-    def __init__(
-        self,
-        device_pool: DevicePool,
-        host_pool: HostPool,
-        *,
-        on_done: Callable[[], None],
-        pace: Pace | None = None,
-    ) -> None:
-        """`on_done` is called on the copying thread after each ticket's end."""
-        self._copy_content = PoolCopier(device_pool, host_pool)
-        self._num_layers = len(device_pool.layers)
+    def __init__(self, mover: Mover, pace: Pace, on_done: Callable[[], None]) -> None:
+        self._mover = mover
+        self._pace = pace
         self._on_done = on_done
-        self._pace = pace or Pace()
         self._changed = threading.Condition()  # guards the next three
         self._closing = False
         self._loads: deque[_Job] = deque()
@@ -91,10 +117,11 @@ class ThreadTransfer:
 
     def submit(self, copy: Copy) -> Ticket:
         ticket = Ticket(copy)
+        job = _Job(ticket, self._mover.fence())
         with self._changed:
             accepted = not self._closing
             if accepted:
-                self._queue_of(ticket).append(_Job(ticket))
+                self._queue_of(ticket).append(job)
                 self._changed.notify()
         if not accepted:
             ticket.fail(CLOSED)
@@ -137,14 +164,14 @@ class ThreadTransfer:
         ticket = job.ticket
         if not ticket.begin():
             return
+        direction = ticket.copy.direction
         started = perf_counter()
-        self._copy_content(job.next_unit(self._pace.unit_tokens))
-        worked_s = perf_counter() - started
-        job.worked_s += worked_s
-        if ticket.copy.direction is Direction.MIRROR:
-            self._rests_until = perf_counter() + self._pace.rest_s(worked_s)
+        job.move_unit(self._mover, self._pace.unit_tokens(direction))
+        ended = perf_counter()
+        job.worked_s += ended - started
+        self._rests_until = max(self._rests_until, ended + self._pace.rest_s(direction, ended - started))
         if job.tokens_done == len(ticket.copy):
-            ticket.advance(self._num_layers)
+            ticket.advance(self._mover.num_layers)
             ticket.finish(job.worked_s)
 
     def _remove(self, job: "_Job") -> None:
@@ -162,19 +189,43 @@ class ThreadTransfer:
             _log.exception("on_done of the copies failed")
 
 
+class ThreadTransfer(CopyThread):
+    """Copies between pools in main memory, on one thread."""
+
+    def __init__(
+        self,
+        device_pool: DevicePool,
+        host_pool: HostPool,
+        *,
+        on_done: Callable[[], None],
+        pace: Pace | None = None,
+    ) -> None:
+        """`on_done` is called on any thread after each ticket's end."""
+        super().__init__(PoolCopier(device_pool, host_pool), pace or Pace(), on_done)
+
+
 class _Job:
     """How far the thread is with a copy."""
 
-    __slots__ = ("ticket", "tokens_done", "worked_s")
+    __slots__ = ("_after", "ticket", "tokens_done", "worked_s")
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, after: torch.cuda.Event | None) -> None:
         self.ticket = ticket
+        self._after = after
         self.tokens_done = 0
         self.worked_s = 0.0
 
-    def next_unit(self, max_tokens: int) -> Copy:
-        """Return the next piece of the copy, which counts as done from now on."""
+    def move_unit(self, mover: Mover, max_tokens: int) -> None:
+        """Move the next so many tokens. Layers are told only where one unit is all."""
         whole = self.ticket.copy
-        start = self.tokens_done
-        self.tokens_done = end = min(len(whole), start + max_tokens)
-        return Copy(whole.direction, whole.device_slots[start:end], whole.host_slots[start:end])
+        start, end = self.tokens_done, min(len(whole), self.tokens_done + max_tokens)
+        if end - start == len(whole):
+            mover.move(whole, self._after, self.ticket.advance)
+        else:
+            unit = Copy(whole.direction, whole.device_slots[start:end], whole.host_slots[start:end])
+            mover.move(unit, self._after, _ignore_layers)
+        self.tokens_done = end
+
+
+def _ignore_layers(_layers_done: int) -> None:
+    """Layers of a part are not layers of the whole."""

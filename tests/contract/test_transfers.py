@@ -63,7 +63,7 @@ def make_rig(name: str) -> Rig:
             device_pool,
             host_pool,
             on_done=told,
-            pace=Pace(unit_tokens=5, mirror_duty=1.0),
+            pace=Pace(mirror_unit_tokens=5, load_unit_tokens=7, mirror_duty=1.0),
         )
         return Rig(device_pool, host_pool, thread, lambda: None, calls)
     if name == "instant":

@@ -1,0 +1,34 @@
+"""Measures at the start how fast loads are, so that the first decisions are not guesses."""
+
+import time
+from typing import Final
+
+import numpy as np
+
+from hicache.cost import LoadCostModel
+from hicache.transfer import Copy, Direction, TicketState, Transfer
+
+# Short ones for the latency, long ones for the speed; twice, as the first touch of anything is slow.
+_LENGTHS: Final = (64, 64, 1_024, 1_024)
+_POLL_S: Final = 0.001
+
+
+def calibrate(model: LoadCostModel, transfer: Transfer, *, num_slots: int, timeout_s: float) -> bool:
+    """Load slots 0 … of both pools, which nobody must use yet and which must hold the same, and let `model` learn.
+
+    `num_slots` is what the smaller pool has. Return whether all loads ended well in time; if not, the model may know
+    less or nothing, and the slots are in use until `transfer` is closed.
+    """
+    deadline = time.monotonic() + timeout_s
+    for length in _LENGTHS:
+        slots = np.arange(min(length, num_slots), dtype=np.int32)
+        ticket = transfer.submit(Copy(Direction.LOAD, slots, slots))
+        while ticket.pending:
+            if time.monotonic() > deadline:
+                ticket.cancel()
+                return False
+            time.sleep(_POLL_S)
+        if ticket.state is not TicketState.DONE:
+            return False
+        model.observe_load(len(slots), ticket.seconds, now=time.monotonic())
+    return True

@@ -1,0 +1,37 @@
+import torch
+
+from hicache.calibration import calibrate
+from hicache.copier import ThreadTransfer
+from hicache.cost import LoadCostModel
+from hicache.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
+from hicache.tiers.device import DevicePool, LayerShape
+from hicache.tiers.host import HostPool
+from hicache.transfer import Copy
+
+torch.set_num_threads(1)
+LAYERS = [LayerShape(1, 8, 8)]
+
+
+def test_the_model_knows_the_speed_of_loads_before_the_first_request() -> None:
+    device_pool = DevicePool(LAYERS, 100, torch.float32, "cpu")
+    host_pool = HostPool(LAYERS, 2_000, torch.float32, pin="never")
+    transfer, model = ThreadTransfer(device_pool, host_pool, on_done=ignore_done), LoadCostModel()
+    assert calibrate(model, transfer, num_slots=100, timeout_s=10)
+    assert model.load_tokens_per_s is not None
+    assert model.load_tokens_per_s > 0
+    assert transfer.close(timeout_s=10)
+
+
+def test_a_transfer_that_hangs_holds_nobody_up() -> None:
+    transfer, model = ManualTransfer(), LoadCostModel()
+    assert not calibrate(model, transfer, num_slots=100, timeout_s=0.01)
+    assert model.load_tokens_per_s is None
+
+
+def test_a_transfer_that_fails_teaches_nothing() -> None:
+    def refuse(copy: Copy) -> None:
+        raise OSError(f"no {copy.direction.value} today")
+
+    model = LoadCostModel()
+    assert not calibrate(model, InstantTransfer(refuse), num_slots=100, timeout_s=1)
+    assert model.load_tokens_per_s is None
