@@ -36,6 +36,11 @@ class PageNames:
             size = self._count(upper) * PAGE_HASH_BYTES
             upper.hash_value, lower.hash_value = lower.hash_value[:size], lower.hash_value[size:]
 
+    def trim(self, node: Node) -> None:
+        """The end of `node` was cut off: what grows there again may have other names."""
+        if node.hash_value is not None:
+            node.hash_value = node.hash_value[: self._count(node) * PAGE_HASH_BYTES]
+
     def merge(self, upper: Node, lower: Node) -> None:
         """`lower` is about to take over what is in `upper`."""
         if upper.hash_value is not None and lower.hash_value is not None and self._is_complete(upper):
@@ -51,7 +56,7 @@ class PageNames:
         return node.hash_value is not None and len(node.hash_value) == self._count(node) * PAGE_HASH_BYTES
 
     def _of(self, node: Node) -> bytes:
-        """The names of all pages that end in a node. One that grew or was trimmed since keeps those that still hold."""
+        """The names of all pages that end in a node. One that grew since keeps those it has."""
         unnamed: list[Node] = []
         above: Node | None = node
         while above is not None and not (above.hash_value and self._is_complete(above)):
@@ -66,8 +71,7 @@ class PageNames:
         begin = node.depth - len(node.key)
         wanted = self._count(node)
         names = [node.hash_value or b""]
-        count = min(len(names[0]) // PAGE_HASH_BYTES, wanted)
-        names[0] = names[0][: count * PAGE_HASH_BYTES]
+        count = len(names[0]) // PAGE_HASH_BYTES
         if count < wanted:
             name = names[0][-PAGE_HASH_BYTES:] or self._name_before(node)
             position = (begin // self.page_bytes + count) * self.page_bytes
@@ -82,15 +86,14 @@ class PageNames:
 
         Namespaces in which no page ends do not count, as in `PrefixKey.parts`.
         """
-        above = node.above
+        begins_below_root = False
+        above = node.parent
         while above is not None and not above.hash_value:
-            above = above.above
-        if above is None or above.hash_value is None:
-            name = self._first
-        else:
-            name = above.hash_value[-PAGE_HASH_BYTES:]
-            if above.space is node.space:
-                return name
+            begins_below_root |= above.is_root
+            above = above.parent
+        name = self._first if above is None or above.hash_value is None else above.hash_value[-PAGE_HASH_BYTES:]
+        if not begins_below_root:
+            return name
         assert node.space is not None
         return segment_name(name, node.space.namespace)
 

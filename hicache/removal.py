@@ -109,6 +109,8 @@ class Removal:
         value = node.value[keep:]
         del node.key[keep:], node.value[keep:]
         node.depth -= part
+        if tree.names is not None:
+            tree.names.trim(node)
         self._count_off_device(node, part)
         return value
 
