@@ -5,7 +5,7 @@ owner thread calls it and says what time it is, in seconds of a monotonic clock.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -180,7 +180,12 @@ class PrefixCache:
         """Recompute every invariant from scratch; InvariantError says what does not hold. Costs O(everything)."""
         self._slots.check()
         holdings = [lease._holding() for lease in self._leases]
+        holdings += [Holding(None, 0, slots, slots, [], True) for slots in self._quarantine()]
         audit(self._tree, self._removal.limbo, self._slots.free_slots(), self.num_slots, holdings)
+
+    def _quarantine(self) -> Sequence[Int32Array]:
+        """Slots that nobody owns and that are not free yet."""
+        return ()
 
     def _limit(self, max_tokens: int | None) -> int:
         """The most bytes that may be hit: whole pages."""
@@ -191,20 +196,14 @@ class PrefixCache:
     def _allocate(self, num_slots: int, after: int | None, account: Account) -> Int32Array | None:
         """Return at least `num_slots` slots in whole pages, evicting what is missing, or None and change nothing."""
         wanted = -(-num_slots // self.page_size) * self.page_size
-        missing = wanted - self._slots.num_free
-        if missing > 0:
-            if missing * TOKEN_BYTES > self._evictable_for(account):
-                return None
-            self._make_room(wanted, account)
-        return self._slots.allocate(wanted, after)
-
-    def _make_room(self, wanted: int, account: Account) -> None:
-        """Get `wanted` slots free, which is possible."""
         while self._removal.has_limbo and self._slots.num_free < wanted:
             self._free_packed(self._removal.reap(_REAPED_NODES))
-        missing = wanted - self._slots.num_free
+        missing = (wanted - self._slots.num_free) * TOKEN_BYTES
         if missing > 0:
-            self._free_packed(self._removal.evict(missing * TOKEN_BYTES, account))
+            if missing > self._evictable_for(account):
+                return None
+            self._free_packed(self._removal.evict(missing, account))
+        return self._slots.allocate(wanted, after)
 
     def _evictable_for(self, claimant: Account) -> int:
         """Bytes of cached values that may be evicted for `claimant`: not locked, and not promised to others."""

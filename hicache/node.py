@@ -152,8 +152,8 @@ NO_SLOTS = bytearray()
 class Account:
     """What the namespaces of one tenant, or of all tenants without a share of their own, hold together.
 
-    `device_bytes`, `host_bytes` and `locked_bytes` (of the device's) count slots in packed bytes. What is above `floor_bytes` may go to
-    others; what is above `fair_bytes` goes first.
+    `device_bytes`, `host_bytes` and `locked_bytes` (of the device's) count slots in packed bytes. What is above
+    `floor_bytes` may go to others; what is above `fair_bytes` goes first.
     """
 
     __slots__ = (

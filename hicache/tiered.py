@@ -1,0 +1,453 @@
+"""The prefix cache over all tiers: device slots, the host behind them, storage behind the host.
+
+An allocation never waits for a copy, and never for a store: it takes free slots, then what can leave the device without
+loss, then the coldest. Copies and pages are under way meanwhile; `tick` follows them, and is called for every step and,
+while `pending`, now and then when there are none.
+
+    acquire     hit on the device: slots at once; hit on the host: `lease.load_back`, then `lease.loading` until ready
+    prefetch    storage -> host, while the request waits for its turn
+    tick        ends what has ended, mirrors ahead, saves
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hicache.audit_tiers import audit_host
+from hicache.backing import Backing, BackingRules, Fetch, PagePool
+from hicache.cache import Hit, Lease, PrefixCache
+from hicache.cost import LoadCostModel
+from hicache.errors import LeaseError
+from hicache.events import EventLog, Snapshot
+from hicache.flights import Flights, LoadBack
+from hicache.host import HostSlots, MirrorRules, WritePolicy
+from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.naming import PageNames
+from hicache.node import Account, Node
+from hicache.policy import EvictionPolicy
+from hicache.shares import Share
+from hicache.storage.io import PageIo
+from hicache.transfer import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class HostTier:
+    """What the host tier consists of."""
+
+    num_slots: int
+    transfer: Transfer
+    write_policy: WritePolicy = field(default_factory=WriteBack)
+    rules: MirrorRules = field(default_factory=MirrorRules)
+    cost: LoadCostModel = field(default_factory=LoadCostModel)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageTier:
+    """What the storage tier consists of. `pool` is the one that the host tier's transfer copies to.
+
+    The page size of `names` is a multiple of the tree's.
+    """
+
+    io: PageIo
+    pool: PagePool
+    names: PageNames
+    rules: BackingRules = field(default_factory=BackingRules)
+
+
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """A snapshot of what lies below the device, and what was moved since the start."""
+
+    host_slots: int
+    host_free_slots: int
+    host_cached_slots: int  # of all nodes, those being mirrored included
+    settled_slots: int  # on the device, and free to leave it without loss
+    flying_tokens: int  # on their way to the host
+    pending: int  # copies, saves and fetches that have not ended
+    moved_tokens: int  # left the device and stayed on the host
+    lost_tokens: int  # left the device and were nowhere else
+    host_lost_tokens: int  # left the host and were nowhere else but, maybe, in storage
+    mirrored_tokens: int
+    loaded_tokens: int
+    mirror_failures: int
+    load_failures: int
+    stalls: int  # copies given up because they took too long
+    declined_loads: int  # hits on the host that were cheaper to compute again
+    fetched_tokens: int
+    saved_pages: int
+    failed_saves: int
+    skipped_saves: int  # pages not saved because too many wait for it
+    failed_fetches: int
+    late_fetches: int
+    fetch_reserved_bytes: int
+
+
+class TieredCache(PrefixCache):
+    """A `PrefixCache` whose evicted prefixes go to the host, and on to storage, and come back from there.
+
+    Invariant, beside the base class's: every host slot is free, held by exactly one node, by a ghost that a copy still
+    uses, or by a fetch.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        host: HostTier,
+        *,
+        page_size: int = 1,
+        policy: EvictionPolicy | None = None,
+        shares: Mapping[str, Share] | None = None,
+        storage: StorageTier | None = None,
+        events: EventLog | None = None,
+    ) -> None:
+        """Storage and events must call pages the same; ValueError if they don't, or their pages don't fit the tree's."""
+        names = _common_names(storage, events, page_size)
+        self._host = HostSlots(host.num_slots, page_size)
+        super().__init__(
+            num_slots,
+            page_size=page_size,
+            policy=policy,
+            shares=shares,
+            num_host_slots=host.num_slots,
+            host=self._host,
+            names=names,
+            watcher=events,
+        )
+        self._write_policy = host.write_policy
+        self._rules = host.rules
+        self._events = events
+        self._cost = host.cost
+        self._declined_loads = 0
+        self._mirroring_ahead = False
+        self._now = 0.0
+        self._flights = Flights(
+            self._tree, self._removal, self._host, host.transfer, host.rules, self._slots.free, self._mirrored
+        )
+        self._flights.on_load_measured = lambda tokens, seconds: self._cost.observe_load(tokens, seconds, now=self._now)
+        self._backing: Backing | None = None
+        if storage is not None:
+            self._backing = Backing(
+                self._tree, self._removal, self._host, storage.io, storage.pool, storage.names, storage.rules
+            )
+
+    @property
+    def pending(self) -> int:
+        """Copies, saves and fetches that `tick` still has to see the end of."""
+        return self._flights.pending + (0 if self._backing is None else self._backing.pending)
+
+    def acquire(
+        self,
+        key: PrefixKey,
+        *,
+        now: float,
+        max_tokens: int | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        fetch: Fetch | None = None,
+    ) -> "TieredLease":
+        """Match the longest prefix that the device has, and note how it goes on on the host.
+
+        What the host has is not loaded before `lease.load_back`. `fetch` is what storage brought for this request.
+        """
+        parts = key.parts(self.page_size)
+        limit = self._limit(max_tokens)
+        node, values = self._tree.match(parts, limit, now, priority)
+        on_host = self._tree.match_on_host(parts, node, limit, now, priority)
+        lease = TieredLease(self, key, node, b"".join(values), priority, self._shares.of(tenant), on_host, fetch)
+        self._leases.add(lease)
+        return lease
+
+    def prefetch(self, key: PrefixKey, *, now: float, max_tokens: int | None = None, tenant: str = "") -> Fetch | None:
+        """Begin to bring what storage has of `key` to the host; None if there is nothing to wait for.
+
+        Whoever stops waiting says `cancel`.
+        """
+        if self._backing is None:
+            return None
+        limit = self._limit(max_tokens)
+        device, host, _ = self._tree.match_length(key.parts(self.page_size), limit)
+        return self._backing.fetch(key, device + host, limit, self._shares.of(tenant), now)
+
+    def is_loading(self, key: PrefixKey, *, max_tokens: int | None = None) -> bool:
+        """Whether a part of what `acquire` would hit is being loaded back for somebody else, and will be here soon."""
+        return self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))[2]
+
+    def drop(self, namespace: Namespace) -> None:
+        super().drop(namespace)
+        if self._backing is not None:
+            self._backing.drop(namespace)
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        self._now = now
+        self._flights.poll(now)
+        if self._backing is not None:
+            self._backing.poll(now)
+        if self._removal.has_limbo:
+            return
+        self._flights.mirror_wanted(now)
+        self._mirror_ahead(now)
+
+    def prepare(self, num_slots: int, *, now: float) -> None:
+        """Begin to mirror what an allocation of `num_slots` would evict, so that it finds it mirrored."""
+        while self._removal.has_limbo:
+            super().tick(now)
+        self._now = now
+        self._flights.mirror_ahead(num_slots * TOKEN_BYTES, self._slots.num_free * TOKEN_BYTES, now)
+
+    def observe_prefill(self, num_tokens: int, seconds: float, *, now: float) -> None:
+        """Learn how long computing so many tokens took, for the choice between loading and computing."""
+        self._cost.observe_prefill(num_tokens, seconds, now=now)
+
+    def flush(self, *, now: float) -> None:
+        """Begin to mirror everything, and to save it; `tick` follows until nothing is `pending`."""
+        self._now = now
+        pending = list(self._tree.roots.tops.values())
+        while pending:
+            node = pending.pop()
+            self._flights.want(node)
+            pending.extend(node.children.values())
+        self._flights.mirror_wanted(now)
+
+    def snapshot(self) -> Snapshot:
+        """Return what the tiers hold, for whoever missed events."""
+        if self._events is None:
+            raise ValueError("the cache has no events")
+        nodes: list[Node] = []
+        pending = list(self._tree.roots.tops.values())
+        while pending:
+            node = pending.pop()
+            nodes.append(node)
+            pending.extend(node.children.values())
+        return self._events.snapshot(nodes)
+
+    def tier_stats(self) -> TierStats:
+        flights, removal, backing = self._flights, self._removal, self._backing
+        host_bytes = sum(account.host_bytes for account in self._shares.accounts)
+        return TierStats(
+            host_slots=self._host.num_slots,
+            host_free_slots=self._host.num_free,
+            host_cached_slots=host_bytes // TOKEN_BYTES,
+            settled_slots=self._tree.queues.settled_bytes // TOKEN_BYTES,
+            flying_tokens=flights.flying_bytes // TOKEN_BYTES,
+            pending=self.pending,
+            moved_tokens=removal.moved_bytes // TOKEN_BYTES,
+            lost_tokens=removal.lost_bytes // TOKEN_BYTES,
+            host_lost_tokens=removal.host_lost_bytes // TOKEN_BYTES,
+            mirrored_tokens=flights.mirrored_tokens,
+            loaded_tokens=flights.loaded_tokens,
+            mirror_failures=flights.mirror_failures,
+            load_failures=flights.load_failures,
+            stalls=flights.stalls,
+            declined_loads=self._declined_loads,
+            fetched_tokens=0 if backing is None else backing.fetched_tokens,
+            saved_pages=0 if backing is None else backing.saved_pages,
+            failed_saves=0 if backing is None else backing.failed_saves,
+            skipped_saves=0 if backing is None else backing.skipped_saves,
+            failed_fetches=0 if backing is None else backing.failed_fetches,
+            late_fetches=0 if backing is None else backing.late_fetches,
+            fetch_reserved_bytes=0 if backing is None else backing.reserved_bytes,
+        )
+
+    def check(self) -> None:
+        super().check()
+        self._host.check()
+        ghosts = self._flights.ghosts
+        fetching: list[Int32Array] = []
+        if self._backing is not None:
+            ghosts += self._backing.ghosts
+            fetching = self._backing.fetching_slots
+        waiting = [lease._on_host for lease in self._leases if isinstance(lease, TieredLease)]
+        audit_host(self._tree, self._removal.limbo, ghosts, self._host, fetching, waiting)
+
+    def _quarantine(self) -> Sequence[Int32Array]:
+        return self._flights.quarantine
+
+    def _mirror_ahead(self, now: float) -> None:
+        num_free = self._slots.num_free * TOKEN_BYTES
+        loss_free = num_free + self._tree.queues.settled_bytes + self._flights.flying_bytes
+        if loss_free < self._watermark(self._rules.low_watermark):
+            self._mirroring_ahead = True
+        if self._mirroring_ahead:
+            wanted = self._watermark(self._rules.high_watermark)
+            self._flights.mirror_ahead(wanted, num_free, now)
+            # Done, or nothing more can be done: what changes that is seen from below the low mark again.
+            self._mirroring_ahead = False
+
+    def _watermark(self, fraction: float) -> int:
+        # A host that is small must not be filled with copies of what the device still has.
+        return min(int(fraction * self.num_slots), self._host.num_slots // 2 + self._slots.num_free) * TOKEN_BYTES
+
+    def _mirrored(self, nodes: Sequence[Node]) -> None:
+        if self._backing is not None:
+            for node in self._backing.save(nodes):
+                self._flights.want(node)
+
+    def _lease_ended(self, node: Node) -> None:
+        """Called when a lease on a node ends."""
+        if node.space is not None and self._write_policy.wants(node):
+            above: Node | None = node
+            while above is not None and not above.host_value:
+                self._flights.want(above)
+                above = above.above
+
+
+class TieredLease(Lease):
+    """A lease that can load back what the host has behind its hit.
+
+        slots    [ matched | loading ...      )      while `loading`: nothing may be reserved or committed
+        owner      tree      private
+
+    Whatever becomes of the load, `loading` ends, and then `num_tokens` says what there is.
+    """
+
+    __slots__ = ("_fetch", "_key", "_load", "_loaded_tokens", "_on_host", "_tiers")
+
+    def __init__(
+        self,
+        cache: TieredCache,
+        key: PrefixKey,
+        node: Node | None,
+        value: bytes,
+        priority: int,
+        account: Account,
+        on_host: Node | None,
+        fetch: Fetch | None,
+    ) -> None:
+        """Made by `TieredCache.acquire`; `on_host` is the last node of what the host has behind `node`."""
+        super().__init__(cache, key.namespaces, node, value, priority, account)
+        self._tiers = cache
+        self._key = key
+        self._fetch = fetch
+        self._on_host = on_host
+        self._load: LoadBack | None = None
+        self._loaded_tokens = 0
+        if on_host is not None:
+            on_host.host_ref_counter += 1
+            cache._tree.queues.replace(on_host)
+
+    @property
+    def hit(self) -> Hit:
+        """What was found and is used: on the device, and what was loaded back, by where it had been."""
+        first, end = self._hit_tokens, self._hit_tokens + self._loaded_tokens
+        storage = 0
+        if self._fetch is not None:
+            fetched_end = self._fetch.first_token + self._fetch.fetched_tokens
+            storage = max(0, min(end, fetched_end) - max(first, self._fetch.first_token))
+        return Hit(first, self._loaded_tokens - storage, storage)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a load back is under way."""
+        return self._load is not None
+
+    def load_back(self, *, now: float) -> bool:
+        """Begin to load what the host has behind the hit, as far as it is worth it and there are slots. False: nothing
+        is loaded, and the lease is ready.
+        """
+        cache = self._tiers
+        self._owner()
+        chain = self._chain()
+        wanted = sum(len(node.key) for node in chain) // TOKEN_BYTES
+        if not wanted or not cache._cost.worth_loading(wanted, now=now):
+            cache._declined_loads += bool(wanted)
+            self._let_go_of_host()
+            return False
+        wanted = min(wanted, cache.num_available_slots(self._account.tenant) // cache.page_size * cache.page_size)
+        last = int(self._slot_ids[self._capacity - 1]) if self._capacity else None
+        slots = cache._allocate(wanted, last, self._account) if wanted else None
+        nodes = [] if slots is None else _front(cache, self._chain(), len(slots) * TOKEN_BYTES)
+        size = sum(len(node.key) for node in nodes) // TOKEN_BYTES
+        if slots is not None:
+            cache._slots.free(slots[size:])
+        if slots is None or not size:
+            self._let_go_of_host()
+            return False
+        self._append(slots[:size])
+        self._load = cache._flights.load(nodes, self, slots[:size].copy(), now)
+        self._let_go_of_host()
+        if not self._load.ticket.pending:
+            cache._flights.poll(now)
+        return self.loading
+
+    def loaded(self, now: float) -> None:
+        """The content is in the slots: publish them."""
+        assert self._load is not None
+        num_tokens = len(self._load.device_slots)
+        self._load = None
+        self._loaded_tokens = num_tokens
+        self._num_tokens += num_tokens
+        self.commit(self._key.prefix(self._num_tokens), now=now)
+
+    def not_loaded(self) -> None:
+        """The content did not come; the slots are the copy's, which may still write to them."""
+        self._load = None
+        self._capacity = self._num_tokens
+
+    def release(self) -> None:
+        if self._cache is None:
+            return
+        if self._load is not None:
+            load, self._load = self._load, None
+            self._capacity = self._num_tokens
+            self._tiers._flights.abandon(load)
+        self._let_go_of_host()
+        node, expelled = self._node, self._expelled
+        super().release()
+        if node is not None and not expelled:
+            self._tiers._lease_ended(node)
+
+    def reserve(self, num_tokens: int, *, now: float) -> bool:
+        self._assert_ready()
+        return super().reserve(num_tokens, now=now)
+
+    def commit(self, key: PrefixKey, *, now: float) -> None:
+        self._assert_ready()
+        super().commit(key, now=now)
+
+    def _assert_ready(self) -> None:
+        self._owner()
+        if self._load is not None:
+            raise LeaseError("the lease is loading")
+
+    def _chain(self) -> list[Node]:
+        """What can be loaded now behind the hit, from the top down."""
+        chain: list[Node] = []
+        above = self._on_host
+        while above is not None and above is not self._node:
+            chain.append(above)
+            above = above.above
+        if above is not self._node or self._expelled:
+            return []
+        chain.reverse()
+        for index, node in enumerate(chain):
+            if node.space is None or not node.mirrored:
+                return chain[:index]
+        return chain
+
+    def _let_go_of_host(self) -> None:
+        node, self._on_host = self._on_host, None
+        if node is not None:
+            node.host_ref_counter -= 1
+            self._tiers._tree.queues.replace(node)
+
+
+def _common_names(storage: StorageTier | None, events: EventLog | None, page_size: int) -> PageNames | None:
+    names = storage.names if storage is not None else events.names if events is not None else None
+    if names is None:
+        return None
+    if names.page_size % page_size:
+        raise ValueError(f"the names' page_size ({names.page_size}) must be a multiple of page_size ({page_size})")
+    if events is not None and events.names is not names:
+        raise ValueError("storage and events must share one object for names")
+    return names
+
+
+def _front(cache: TieredCache, chain: Sequence[Node], size: int) -> list[Node]:
+    """The first `size` bytes of a chain of nodes; the one in which they end is split."""
+    nodes: list[Node] = []
+    for node in chain:
+        if size <= 0:
+            break
+        nodes.append(node if len(node.key) <= size else cache._tree.split(node, size))
+        size -= len(nodes[-1].key)
+    return nodes
