@@ -47,7 +47,7 @@ class LoadingLease(Protocol):
 
 
 class LoadBack:
-    """A copy from host to device. Holds the host slots of its nodes; the device slots are its lease's, if it has one."""
+    """A copy from host to device. Holds the host slots of its nodes; the device slots are its lease's, or its own."""
 
     loads = True
 

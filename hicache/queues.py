@@ -13,6 +13,7 @@ Without a host tier all of them are dirty, and they are exactly the unlocked lea
 """
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from sys import maxsize
 
 from hicache.node import Account, Node
@@ -28,11 +29,13 @@ class Queues:
         accounts = shares.accounts
         self.policy = policy
         self.accounts = accounts
-        self.ready = [Victims(policy) for _ in accounts]
-        self.flying = [Victims(policy) for _ in accounts]
-        self.dirty = [Victims(policy) for _ in accounts]
-        self.cold = [Victims(policy) for _ in accounts]
+        tickets = count(1)
+        self.ready = [Victims(policy, tickets) for _ in accounts]
+        self.flying = [Victims(policy, tickets) for _ in accounts]
+        self.dirty = [Victims(policy, tickets) for _ in accounts]
+        self.cold = [Victims(policy, tickets) for _ in accounts]
         self.spare: dict[Node, None] = {}  # oldest first
+        self.fixed: dict[Node, None] = {}  # below them hangs what was dropped: its path, which must not change
         self.settled_bytes = 0
         self.alone = len(accounts) == 1
 
@@ -55,7 +58,7 @@ class Queues:
                 queue = self.ready[account]
             else:
                 queue = self.flying[account] if node.mirroring else self.dirty[account]
-        elif node.children or node.host_ref_counter or not node.host_value:
+        elif node.children or node.host_ref_counter or not node.host_value or node in self.fixed:
             return
         else:
             queue = self.cold[account]
@@ -208,13 +211,11 @@ class Queues:
 
 
 def inherit(above: Node, node: Node) -> None:
-    """Whoever used a node used what lies above it: said when the node stops to stand for both. `above` is in no queue."""
-    if node.last_access_time > above.last_access_time:
-        above.last_access_time = node.last_access_time
-    if node.priority > above.priority:
-        above.priority = node.priority
-    if node.hit_count > above.hit_count:
-        above.hit_count = node.hit_count
+    """Whoever used a node used what lies above it: said when the node ceases to stand for both. `above` is in no queue.
+    """
+    above.last_access_time = max(above.last_access_time, node.last_access_time)
+    above.priority = max(above.priority, node.priority)
+    above.hit_count = max(above.hit_count, node.hit_count)
 
 
 def _first(*queues: Victims) -> Node | None:

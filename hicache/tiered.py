@@ -19,7 +19,7 @@ from hicache.cost import LoadCostModel
 from hicache.errors import LeaseError
 from hicache.events import EventLog, Snapshot
 from hicache.flights import Flights, LoadBack
-from hicache.host import HostSlots, MirrorRules, WritePolicy
+from hicache.host import HostSlots, MirrorRules, WriteBack, WritePolicy
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
 from hicache.naming import PageNames
 from hicache.node import Account, Node
@@ -99,7 +99,7 @@ class TieredCache(PrefixCache):
         storage: StorageTier | None = None,
         events: EventLog | None = None,
     ) -> None:
-        """Storage and events must call pages the same; ValueError if they don't, or their pages don't fit the tree's."""
+        """Storage and events must share their names, whose pages fit the tree's: ValueError otherwise."""
         names = _common_names(storage, events, page_size)
         self._host = HostSlots(host.num_slots, page_size)
         super().__init__(

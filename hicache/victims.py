@@ -1,5 +1,8 @@
 """The unlocked leaves in the order of their eviction, kept up to date as they are touched. Knows no tree."""
 
+from collections.abc import Iterator
+from itertools import count
+
 from hicache.node import Node
 from hicache.policy import Entry, EvictionPolicy
 
@@ -10,19 +13,19 @@ class Victims:
     Invariant: a leaf carries a ticket exactly while it is in. Every operation costs O(log n), amortised.
     """
 
-    def __init__(self, policy: EvictionPolicy) -> None:
+    def __init__(self, policy: EvictionPolicy, tickets: Iterator[int] | None = None) -> None:
+        """`tickets` are shared by queues among which leaves move: a ticket of one must mean nothing in another."""
         self.policy = policy
         self._queue = policy.queue()
         self._live = 0
-        self._last_ticket = 0
+        self._tickets = count(1) if tickets is None else tickets
 
     def __len__(self) -> int:
         return self._live
 
     def add(self, node: Node) -> None:
         """Enter a leaf that is not in, at its rank of now. Equal ranks go in the order of their entry."""
-        self._last_ticket += 1
-        node.ticket = self._last_ticket
+        node.ticket = next(self._tickets)
         self._queue.push(node)
         self._live += 1
 
