@@ -33,6 +33,11 @@ def audit(
     reachable = reach(tree.roots.tops.values())
     dropped = reach(limbo)
     require(not set(reachable) & set(dropped), "a dropped node is in reach")
+    require(bool(limbo) or not tree.queues.fixed, "a node keeps its place for nothing")
+    for top in limbo:
+        require(
+            top.parent is None or top.parent.space is None or top.parent in tree.queues.fixed, "a path may move away"
+        )
     orphans = _orphans(holdings)
     alive = [*reachable, *dropped]
     for node in alive:

@@ -71,7 +71,7 @@ def _expected_queue(queues: Queues, node: Node) -> Victims | None:
         if node.settled:
             return None if node.device_children else queues.ready[index]
         return queues.flying[index] if node.mirroring else queues.dirty[index]
-    return None if node.children or node.host_ref_counter else queues.cold[index]
+    return None if node.children or node.host_ref_counter or node in queues.fixed else queues.cold[index]
 
 
 def _check_place(queues: Queues, node: Node) -> None:
@@ -79,7 +79,9 @@ def _check_place(queues: Queues, node: Node) -> None:
     require(node.queue is expected, f"a node waits in another queue than its own (for a {_describe(node)} node)")
     require(bool(node.ticket) == (expected is not None), "a ticket names no victim")
     spare = bool(node.value) and node.mirrored and not node.settled and not node.host_ref_counter
-    require((node in queues.spare) == spare, f"a {_describe(node)} node is wrongly among the spare copies, or not there")
+    require(
+        (node in queues.spare) == spare, f"a {_describe(node)} node is wrongly among the spare copies, or not there"
+    )
 
 
 def _describe(node: Node) -> str:

@@ -131,6 +131,12 @@ class Node:
         parent = self.parent
         return parent if parent is None or parent.key else parent.parent
 
+    def touch(self, now: float, priority: int) -> None:
+        """Note who used it last. It is in no queue, or its place there is taken again."""
+        self.last_access_time = now
+        if priority:
+            self.priority = max(self.priority, priority)
+
     def adopt(self, edge: Edge, child: "Node") -> None:
         if self.children is NO_CHILDREN:
             self.children = {}

@@ -211,8 +211,7 @@ class Queues:
 
 
 def inherit(above: Node, node: Node) -> None:
-    """Whoever used a node used what lies above it: said when the node ceases to stand for both. `above` is in no queue.
-    """
+    """Whoever used a node used what lies above it: said when the node ceases to stand for both. `above` is in no queue."""
     above.last_access_time = max(above.last_access_time, node.last_access_time)
     above.priority = max(above.priority, node.priority)
     above.hit_count = max(above.hit_count, node.hit_count)

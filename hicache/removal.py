@@ -5,9 +5,10 @@ What a node has where, and how that changes:
     device    host      state        leaves by
     ------    ------    ---------    --------------------------------------------------------------------------------
     yes       no        dirty        `evict`: lost. The mirror starts: flying
-    yes       filling   flying       the mirror ends: settled, or spare if it is used meanwhile. It fails or stalls: dirty.
-                                     `evict`: lost
-    yes       yes       spare        `evict`: cold. `evict_on_host`: dirty. It is next to be mirrored: settled, no copy needed
+    yes       filling   flying       the mirror ends: settled, or spare if it is used meanwhile. It fails or stalls:
+                                     dirty. `evict`: lost
+    yes       yes       spare        its turn to be mirrored comes: settled, without a copy. `evict`: cold.
+                                     `evict_on_host`: dirty
     yes       yes       settled      `evict`: cold. Somebody uses it: spare
     no        yes       cold         `evict_on_host`: lost. Loaded back or computed again: spare
     no        no        -            not in the tree. Its pages may be in storage, which brings them back as cold
@@ -191,8 +192,11 @@ class Removal:
         for root in roots.of(namespace):
             barrier = root.parent
             roots.uproot(root)
-            self._limbo.append(root)
-            if barrier is not None:
+            if barrier is None:
+                self._limbo.append(root)
+            elif barrier.space is not None:  # otherwise it is in limbo already, as what lay below the barrier
+                self._limbo.append(root)
+                self._queues.fixed[barrier] = None
                 self._after_loss(barrier)
 
     def reap(self, max_nodes: int) -> list[bytearray]:
@@ -205,24 +209,46 @@ class Removal:
             value = self._detach(node)
             if value is not None:
                 freed.append(value)
+        if not self._limbo:
+            self._let_move()
         return freed
 
+    def _let_move(self) -> None:
+        """Nothing that was dropped needs its path any more."""
+        fixed, self._queues.fixed = self._queues.fixed, {}
+        for barrier in fixed:
+            if barrier.space is not None:
+                if not barrier.value:
+                    self._queues.replace(barrier)
+                self._tree.merge_with_only_child(barrier)
+
     def unlock_dropped(self, node: Node) -> list[bytearray]:
-        """Undo one `lock` of a path whose lower part may be dropped. Returns the values that nobody holds any more."""
-        tree = self._tree
+        """Undo one `lock` of a path of which any part may be dropped. Returns the values that nobody holds any more."""
         freed: list[bytearray] = []
         above: Node | None = node
-        while above is not None and above.space is None:
+        while above is not None:
             above.lock_ref -= 1
             if above.lock_ref:
-                return freed
-            freed.append(above.value)
-            tree.locked_bytes -= len(above.value)
-            tree.cached_bytes -= len(above.value)
-            above.parent, above = None, above.parent
-        if above is not None:
-            tree.unlock(above)
+                break
+            parent = above.parent
+            if above.space is None:
+                freed.append(above.value)
+                self._tree.cached_bytes -= len(above.value)
+            self._release(above)
+            above = parent
         return freed
+
+    def _release(self, node: Node) -> None:
+        """The last lease in or below a node has ended."""
+        tree = self._tree
+        tree.locked_bytes -= len(node.value)
+        if node.space is None:
+            return
+        if not self._queues.alone:
+            node.space.account.locked_bytes -= len(node.value)
+        if node.value and not node.blockers:
+            self._queues.place(node)
+        tree.merge_with_only_child(node)
 
     def _detach(self, node: Node) -> bytearray | None:
         """Take a node out of reach whose parent is, or is about to be. Returns its device value if nobody holds it."""

@@ -1,7 +1,7 @@
 """The radix tree: finds, splits, grows, merges and locks nodes. Knows tokens and slot ids as packed bytes.
 
-Knows nothing of free slots, leases, copies or tensors. How nodes leave it and its tiers is `hicache.removal`. Lengths and
-offsets are in bytes throughout, TOKEN_BYTES for each token.
+Knows nothing of free slots, leases, copies or tensors. How nodes leave it and its tiers is `hicache.removal`. Lengths
+and offsets are in bytes throughout, TOKEN_BYTES for each token.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hicache.keys import TOKEN_BYTES, Namespace, Part
 from hicache.naming import PageNames
-from hicache.node import NO_SLOTS, Account, Edge, Node, Roots
+from hicache.node import NO_CHILDREN, NO_SLOTS, Account, Edge, Node, Roots
 from hicache.packed import shared_bytes
 from hicache.policy import EvictionPolicy
 from hicache.queues import Queues
@@ -100,7 +100,7 @@ class RadixTree:
         if last is not None:
             last.hit_count += 1
             self.lock(last)
-            _touch(last, now, priority)
+            last.touch(now, priority)
         return last, values
 
     def match_on_host(
@@ -138,7 +138,7 @@ class RadixTree:
             start += size
         if last is not None:
             last.hit_count += 1
-            _touch(last, now, priority)
+            last.touch(now, priority)
             self.queues.replace(last)
         return last
 
@@ -215,7 +215,7 @@ class RadixTree:
                 self.lock(node)
                 if held is not None:
                     self.unlock(held)
-            _touch(node, now, priority)
+            node.touch(now, priority)
         return Insertion(node, position, duplicates)
 
     def _descend(
@@ -282,7 +282,7 @@ class RadixTree:
         return unneeded
 
     def _walk(self, parts: Sequence[Part], limit: int) -> tuple[Node | None, int]:
-        """Follow a key through all tiers, splitting where it leaves the tree. Returns the node reached and its depth."""
+        """Follow a key through all tiers, splitting where it leaves. Returns the node reached and its depth."""
         node: Node | None = None
         start = depth = 0
         for namespace, packed, size in parts:
@@ -306,7 +306,8 @@ class RadixTree:
 
         Returns the node that ends with it, which is in no queue: `insert` is about to lock it.
         """
-        if node.key and not node.children and node.lock_ref == (node is held) and not node.host_value:
+        leaf = node.key and not node.children and node not in self.queues.fixed
+        if leaf and node.lock_ref == (node is held) and not node.host_value:
             self.queues.withdraw(node)
             begin = node.depth
             node.key += key
@@ -386,11 +387,11 @@ class RadixTree:
         parent = upper.parent
         if parent is None or upper.is_root or upper.space is None or len(upper.children) != 1:
             return
+        if upper in self.queues.fixed:
+            return
         (lower,) = upper.children.values()
         if lower.is_root or upper.lock_ref != (1 if lower.lock_ref else 0) or parent.space is None:
             return
-        if upper.device_children != (1 if lower.value else 0):
-            return  # what was dropped below it is not gone yet
         if not _same_tiers(upper, lower) or not self.policy.same_protection(upper, lower):
             return
         self.queues.forget(upper)
@@ -407,6 +408,7 @@ class RadixTree:
             lower.host_value = upper.host_value
         lower.parent = parent
         parent.children[self.edge(lower)] = lower
+        upper.parent, upper.children = None, NO_CHILDREN
         self.num_nodes -= 1
         if upper.last_access_time > lower.last_access_time:
             lower.last_access_time = upper.last_access_time
@@ -491,10 +493,3 @@ def _same_tiers(upper: Node, lower: Node) -> bool:
         and bool(upper.host_value) == bool(lower.host_value)
         and not (upper.mirroring or upper.host_ref_counter or lower.mirroring or lower.holders)
     )
-
-
-def _touch(node: Node, now: float, priority: int) -> None:
-    """Note who used a node last. It is in no queue, or its rank is taken again."""
-    node.last_access_time = now
-    if priority:
-        node.priority = max(node.priority, priority)
