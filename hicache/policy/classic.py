@@ -44,7 +44,8 @@ class LFU(EvictionPolicy):
         return node.hit_count, node.last_access_time
 
     def same_protection(self, upper: Node, lower: Node) -> bool:
-        return upper.hit_count == lower.hit_count
+        # Alone, `upper` would have the hits of both in the end.
+        return not upper.hit_count
 
 
 @dataclass(frozen=True)
