@@ -68,8 +68,10 @@ def _expected_queue(queues: Queues, node: Node) -> Victims | None:
     if node.value:
         if node.lock_ref or node.blockers:
             return None
+        if node.device_children:
+            return None if node.settled or node.mirroring else queues.inner[index]
         if node.settled:
-            return None if node.device_children else queues.ready[index]
+            return queues.ready[index]
         return queues.flying[index] if node.mirroring else queues.dirty[index]
     return None if node.children or node.host_ref_counter or node in queues.fixed else queues.cold[index]
 
@@ -91,7 +93,7 @@ def _describe(node: Node) -> str:
 
 def _check_entries(queues: Queues, alive: Sequence[Node]) -> None:
     require(set(queues.spare) <= set(alive), "a spare copy belongs to no node")
-    for queue in (*queues.ready, *queues.flying, *queues.dirty, *queues.cold):
+    for queue in (*queues.ready, *queues.flying, *queues.dirty, *queues.inner, *queues.cold):
         entries = queue.entries()
         require(len(entries) == len(queue), f"{len(entries)} victims are entered, {len(queue)} are counted")
         require(all(node.queue is queue for _, _, node in entries), "a victim is entered in two queues")

@@ -1,12 +1,14 @@
 """Which nodes may leave a tier, and in which order. Knows nodes, policies and shares; no slots, no clock.
 
-Each account has three queues of unlocked nodes below which nothing unsettled is on the device:
+Each account has four queues of unlocked nodes below which nothing unsettled is on the device:
 
     ready    settled leaves: dropping their device slots loses nothing
-    flying   on their way to the host; dropped in need, and then lost
-    dirty    the others: next to be mirrored, and dropped before that only in need
+    flying   leaves on their way to the host; dropped in need, and then lost
+    dirty    other leaves: next to be mirrored, and dropped before that only in need
+    inner    others that are no leaves: next to be mirrored, too, and not to be dropped before what is below them
 
-Without a host tier all of them are dirty, and they are exactly the unlocked leaves. On the host may go
+A leaf is one that has nothing below it on the device. Without a host tier all of them are dirty, and they are exactly
+the unlocked leaves. On the host may go
 
     spare    copies of what is on the device and not settled: nobody needs them there yet
     cold     leaves that are on the host alone
@@ -33,6 +35,7 @@ class Queues:
         self.ready = [Victims(policy, tickets) for _ in accounts]
         self.flying = [Victims(policy, tickets) for _ in accounts]
         self.dirty = [Victims(policy, tickets) for _ in accounts]
+        self.inner = [Victims(policy, tickets) for _ in accounts]
         self.cold = [Victims(policy, tickets) for _ in accounts]
         self.spare: dict[Node, None] = {}  # oldest first
         self.fixed: dict[Node, None] = {}  # below them hangs what was dropped: its path, which must not change
@@ -52,9 +55,11 @@ class Queues:
         if node.value:
             if node.lock_ref or node.blockers:
                 return
-            if node.settled:
-                if node.device_children:
+            if node.device_children:
+                if node.settled or node.mirroring:
                     return
+                queue = self.inner[account]
+            elif node.settled:
                 queue = self.ready[account]
             else:
                 queue = self.flying[account] if node.mirroring else self.dirty[account]
@@ -166,14 +171,18 @@ class Queues:
     def next_to_mirror(self) -> Node | None:
         """Return the unsettled node that would leave the device next."""
         if self.alone:
-            return _first(self.dirty[0])
+            return self._next_unsettled(0)
         found = self._choose(
             self.accounts[0],
-            lambda account: _first(self.dirty[account]),
+            self._next_unsettled,
             # Nobody's floor holds here: what a tenant has below it leaves for the tenant's own sake.
             lambda account: (account.device_bytes, account.fair_bytes, 0),
         )
         return None if found is None else found[0]
+
+    def _next_unsettled(self, account: int) -> Node | None:
+        nodes = [queue.first() for queue in (self.dirty[account], self.inner[account]) if len(queue)]
+        return min(nodes, key=self.policy.rank, default=None)
 
     def _choose(
         self,
@@ -197,7 +206,7 @@ class Queues:
             if account is claimant:
                 own = node, maxsize
             if size > fair:
-                above_fair.append((node, size - (0 if account is claimant else floor)))
+                above_fair.append((node, size - fair))
             elif size > floor:
                 above_floor.append((node, size - floor))
             else:
@@ -211,7 +220,7 @@ class Queues:
 
 
 def inherit(above: Node, node: Node) -> None:
-    """Whoever used a node used what lies above it: said when the node ceases to stand for both. `above` is in no queue."""
+    """Whoever used a node used what lies above it: said when the node ceases to stand for both."""
     above.last_access_time = max(above.last_access_time, node.last_access_time)
     above.priority = max(above.priority, node.priority)
     above.hit_count = max(above.hit_count, node.hit_count)

@@ -84,8 +84,8 @@ class Removal:
         self._count_off_device(node, part)
         self.moved_bytes += part
         above = node.above
-        if above is not None and not settled:
-            inherit(above, node)
+        if above is not None:
+            self._pass_on(node, above)
         self._queues.child_left(above, settled=settled)
         self._queues.place(node)
         tree.watcher.moved(node, node.depth - part)
@@ -298,21 +298,20 @@ class Removal:
         leaf.parent = None
         parent.disown(tree.edge(leaf))
         if above is not None:
-            self._inherit(above, leaf)
+            hit_count = above.hit_count + leaf.hit_count if leaf.value else 0
+            self._pass_on(leaf, above)
+            above.hit_count = max(above.hit_count, hit_count)  # in no queue, while it has a leaf on the device
         if leaf.value:
             self._queues.child_left(above, settled=False)
         leaf.space = None
         self._after_loss(parent)
 
-    def _inherit(self, above: Node, leaf: Node) -> None:
-        if leaf.value:  # above waits for nothing yet, because of it
-            hit_count = above.hit_count + leaf.hit_count
-            inherit(above, leaf)
-            above.hit_count = hit_count
-        elif leaf.hit_count > above.hit_count:
-            above.hit_count = leaf.hit_count
-            if above.queue is not None:
-                self._queues.replace(above)
+    def _pass_on(self, node: Node, above: Node) -> None:
+        """`node` leaves a tier, and what lies above it stays. That may be in a queue: settled nodes did this before."""
+        before = above.last_access_time, above.priority, above.hit_count
+        inherit(above, node)
+        if above.queue is not None and before != (above.last_access_time, above.priority, above.hit_count):
+            self._queues.replace(above)
 
     def _after_loss(self, node: Node) -> None:
         """Put a node right that has just lost a child."""
