@@ -337,7 +337,7 @@ def test_touching_a_leaf_for_ever_does_not_grow_the_order_of_victims() -> None:
     serve(cache, key([1, 2, 3]), 0.0)
     for now in range(1, 2000):
         serve(cache, key([4, 5, 6]), float(now))
-    queue = cache._tree.victims._queue
+    queue = cache._tree.queues.dirty[0]._queue
     assert isinstance(queue, RankedQueue)
     assert len(queue._heap) < 200
     cache.check()

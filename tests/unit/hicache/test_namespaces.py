@@ -4,7 +4,7 @@ import pytest
 
 from hicache.cache import PrefixCache
 from hicache.keys import PrefixKey, Segment
-from tests.unit.hicache.support import key, namespace, serve, start
+from tests.unit.hicache.support import drop, key, namespace, serve, start
 
 PUBLIC = list(range(100, 108))
 
@@ -65,7 +65,7 @@ def test_a_barrier_is_not_merged_away() -> None:
     serve(cache, key([*PUBLIC, 1], "public"), 1.0)
     serve(cache, below("a", [1, 2]), 2.0)
     assert cache.stats().nodes == 3
-    assert cache.drop(namespace("a")) == 2
+    assert drop(cache, "a") == 2
     assert cache.stats().nodes == 1
     cache.check()
 
@@ -78,10 +78,10 @@ def test_dropping_a_namespace_frees_it_and_leaves_the_others() -> None:
     for name in ("a", "b"):
         serve(cache, key([1, 2, 3], name), 1.0)
         serve(cache, key([1, 2, 4], name), 2.0)
-    assert cache.drop(namespace("a")) == 4
+    assert drop(cache, "a") == 4
     assert cache.peek(key([1, 2, 3], "a")).device == 0
     assert cache.peek(key([1, 2, 3], "b")).device == 3
-    assert cache.drop(namespace("a")) == 0
+    assert drop(cache, "a") == 0
     cache.check()
 
 
@@ -91,7 +91,7 @@ def test_what_a_lease_holds_of_a_dropped_namespace_is_out_of_reach_and_comes_bac
     lease = start(cache, key([1, 2, 3, 4]), 1.0)
     other = cache.acquire(key([1, 2, 3]), now=1.0)
     slots = lease.slots.tolist()
-    assert cache.drop(namespace()) == 2
+    assert drop(cache) == 2
     cache.check()
     assert cache.peek(key([1, 2, 3, 4])).device == 0
     assert cache.num_evictable_slots == 0
@@ -112,7 +112,7 @@ def test_a_lease_from_before_the_drop_adds_nothing_after_it(hit: bool) -> None:
         serve(cache, key([1, 2]), 0.0)
     with cache.acquire(key([1, 2, 3, 4]), now=1.0) as lease:
         assert lease.reserve(4 - lease.num_tokens, now=1.0)
-        cache.drop(namespace())
+        drop(cache)
         lease.commit(key([1, 2, 3, 4]), now=2.0)
         assert cache.peek(key([1, 2, 3, 4])).device == 0
         assert lease.reserve(3, now=3.0)
@@ -128,7 +128,7 @@ def test_a_lease_from_before_the_drop_adds_nothing_after_it(hit: bool) -> None:
 def test_dropping_a_tenant_keeps_the_public_prefix_that_its_lease_reads() -> None:
     cache = PrefixCache(32)
     lease = start(cache, below("a", [1, 2, 3]), 1.0)
-    assert cache.drop(namespace("a")) == 0
+    assert drop(cache, "a") == 0
     assert cache.num_evictable_slots == 0
     cache.check()
     with cache.acquire(key([7] * 22, "c"), now=2.0) as greedy:
@@ -144,13 +144,13 @@ def test_dropping_a_public_namespace_takes_along_what_hangs_below_it() -> None:
     lease = start(cache, below("a", [1, 2, 3]), 1.0)
     serve(cache, below("b", [1, 2, 3]), 2.0)
     serve(cache, key([5, 6], "b"), 3.0)
-    assert cache.drop(namespace("public")) == 3
+    assert drop(cache, "public") == 3
     cache.check()
     assert cache.peek(below("b", [1, 2, 3])).device == 0
     assert cache.peek(key([5, 6], "b")).device == 2
     assert cache.stats().namespaces == 1
     # Its own namespace goes as well, with the path above gone already.
-    cache.drop(namespace("a"))
+    drop(cache, "a")
     cache.check()
     lease.release()
     cache.check()
@@ -161,7 +161,7 @@ def test_a_lease_that_ends_above_a_dropped_part_unlocks_as_ever() -> None:
     cache = PrefixCache(64)
     serve(cache, key(PUBLIC, "public"), 1.0)
     lease = cache.acquire(below("a", [1, 2]), now=2.0)
-    cache.drop(namespace("a"))
+    drop(cache, "a")
     lease.release()
     cache.check()
     assert cache.num_evictable_slots == 8
