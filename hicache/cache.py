@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -66,6 +66,19 @@ class Holdings:
     host: int
 
 
+class Prefetch(Protocol):
+    """What is on its way from storage for one request."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether waiting for it makes sense."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more. Cancelling again is harmless."""
+        ...
+
+
 class NoHost:
     """The host tier of a cache that has none."""
 
@@ -121,13 +134,26 @@ class PrefixCache:
         """Slots that `tenant` can have now: free ones, and what can be evicted for it."""
         return self._slots.num_free + self._evictable_for(self._shares.of(tenant)) // TOKEN_BYTES
 
+    @property
+    def pending(self) -> int:
+        """What `tick` still has to see the end of: copies, pages on their way, dropped nodes."""
+        return int(self._removal.has_limbo)
+
     def acquire(
-        self, key: PrefixKey, *, now: float, max_tokens: int | None = None, priority: int = 0, tenant: str = ""
+        self,
+        key: PrefixKey,
+        *,
+        now: float,
+        max_tokens: int | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        prefetched: Prefetch | None = None,
     ) -> "Lease":
         """Match the longest cached prefix and hold it until the lease is released.
 
         The hit is in whole pages and at most `max_tokens`. `priority` protects what this request uses or stores, under
-        a policy that looks at it. What the lease stores counts for `tenant`.
+        a policy that looks at it. What the lease stores counts for `tenant`. `prefetched` is what storage brought for
+        this request.
         """
         node, values = self._tree.match(key.parts(self.page_size), self._limit(max_tokens), now, priority)
         lease = Lease(self, key.namespaces, node, b"".join(values), priority, self._shares.of(tenant))
@@ -152,6 +178,27 @@ class PrefixCache:
         """Do a bounded part of what can wait. Called once for every step, and now and then while idle."""
         if self._removal.has_limbo:
             self._free_packed(self._removal.reap(_REAPED_NODES))
+
+    # What the tiers below have to do; without them there is nothing to do.
+
+    def prefetch(
+        self, key: PrefixKey, *, now: float, max_tokens: int | None = None, tenant: str = ""
+    ) -> Prefetch | None:
+        """Begin to bring what storage has of `key` nearer; None if there is nothing to wait for."""
+        return None
+
+    def is_loading(self, key: PrefixKey, *, max_tokens: int | None = None) -> bool:
+        """Whether a part of what `acquire` would hit is being loaded back for somebody else, and will be here soon."""
+        return False
+
+    def prepare(self, num_slots: int, *, now: float) -> None:
+        """Begin to copy what an allocation of `num_slots` would evict, so that it finds it copied."""
+
+    def observe_prefill(self, num_tokens: int, seconds: float, *, now: float) -> None:
+        """Learn how long computing so many tokens took, for the choice between loading and computing."""
+
+    def flush(self, *, now: float) -> None:
+        """Begin to bring everything to the lowest tier; `tick` follows until nothing is `pending`."""
 
     def holdings(self, namespace: Namespace) -> Holdings:
         """Return what a namespace has in each tier."""
@@ -293,6 +340,23 @@ class Lease:
     def num_tokens(self) -> int:
         """Tokens that have a slot."""
         return self._num_tokens
+
+    @property
+    def num_slots(self) -> int:
+        """Slots held, those of a load back under way and the spare ones of a page included."""
+        return self._capacity
+
+    @property
+    def loading(self) -> bool:
+        """Whether a load back is under way. Until it ends, nothing may be reserved or committed."""
+        return False
+
+    def load_back(self, *, now: float) -> bool:
+        """Begin to load what lower tiers have behind the hit, as far as it is worth it and there are slots.
+
+        False: nothing is loaded, and the lease is ready.
+        """
+        return False
 
     @property
     def slots(self) -> Int32Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hicache.audit_tiers import audit_host
 from hicache.backing import Backing, BackingRules, Fetch, PagePool
-from hicache.cache import Hit, Lease, PrefixCache
+from hicache.cache import Hit, Lease, Prefetch, PrefixCache
 from hicache.cost import LoadCostModel
 from hicache.errors import LeaseError
 from hicache.events import EventLog, Snapshot
@@ -131,8 +131,7 @@ class TieredCache(PrefixCache):
 
     @property
     def pending(self) -> int:
-        """Copies, saves and fetches that `tick` still has to see the end of."""
-        return self._flights.pending + (0 if self._backing is None else self._backing.pending)
+        return super().pending + self._flights.pending + (0 if self._backing is None else self._backing.pending)
 
     def acquire(
         self,
@@ -142,25 +141,22 @@ class TieredCache(PrefixCache):
         max_tokens: int | None = None,
         priority: int = 0,
         tenant: str = "",
-        fetch: Fetch | None = None,
+        prefetched: Prefetch | None = None,
     ) -> "TieredLease":
         """Match the longest prefix that the device has, and note how it goes on on the host.
 
-        What the host has is not loaded before `lease.load_back`. `fetch` is what storage brought for this request.
+        What the host has is not loaded before `lease.load_back`.
         """
+        assert prefetched is None or isinstance(prefetched, Fetch)
         parts = key.parts(self.page_size)
         limit = self._limit(max_tokens)
         node, values = self._tree.match(parts, limit, now, priority)
         on_host = self._tree.match_on_host(parts, node, limit, now, priority)
-        lease = TieredLease(self, key, node, b"".join(values), priority, self._shares.of(tenant), on_host, fetch)
+        lease = TieredLease(self, key, node, b"".join(values), priority, self._shares.of(tenant), on_host, prefetched)
         self._leases.add(lease)
         return lease
 
     def prefetch(self, key: PrefixKey, *, now: float, max_tokens: int | None = None, tenant: str = "") -> Fetch | None:
-        """Begin to bring what storage has of `key` to the host; None if there is nothing to wait for.
-
-        Whoever stops waiting says `cancel`.
-        """
         if self._backing is None:
             return None
         limit = self._limit(max_tokens)
@@ -168,7 +164,6 @@ class TieredCache(PrefixCache):
         return self._backing.fetch(key, device + host, limit, self._shares.of(tenant), now)
 
     def is_loading(self, key: PrefixKey, *, max_tokens: int | None = None) -> bool:
-        """Whether a part of what `acquire` would hit is being loaded back for somebody else, and will be here soon."""
         return self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))[2]
 
     def drop(self, namespace: Namespace) -> None:
@@ -188,18 +183,15 @@ class TieredCache(PrefixCache):
         self._mirror_ahead(now)
 
     def prepare(self, num_slots: int, *, now: float) -> None:
-        """Begin to mirror what an allocation of `num_slots` would evict, so that it finds it mirrored."""
         while self._removal.has_limbo:
             super().tick(now)
         self._now = now
         self._flights.mirror_ahead(num_slots * TOKEN_BYTES, self._slots.num_free * TOKEN_BYTES, now)
 
     def observe_prefill(self, num_tokens: int, seconds: float, *, now: float) -> None:
-        """Learn how long computing so many tokens took, for the choice between loading and computing."""
         self._cost.observe_prefill(num_tokens, seconds, now=now)
 
     def flush(self, *, now: float) -> None:
-        """Begin to mirror everything, and to save it; `tick` follows until nothing is `pending`."""
         self._now = now
         pending = list(self._tree.roots.tops.values())
         while pending:
@@ -337,13 +329,9 @@ class TieredLease(Lease):
 
     @property
     def loading(self) -> bool:
-        """Whether a load back is under way."""
         return self._load is not None
 
     def load_back(self, *, now: float) -> bool:
-        """Begin to load what the host has behind the hit, as far as it is worth it and there are slots. False: nothing
-        is loaded, and the lease is ready.
-        """
         cache = self._tiers
         self._owner()
         chain = self._chain()
