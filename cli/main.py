@@ -15,6 +15,7 @@ _COMMANDS = {
     "tenant": "Create, show and list tenants.",
     "key": "Create, list and revoke API keys.",
     "chat": "Chat with a model.",
+    "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }
 
 # Which extra brings a module that a subcommand could not import.

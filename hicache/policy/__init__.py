@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from hicache.policy.base import Entry, EvictionPolicy, Rank, RankedQueue, VictimQueue
 from hicache.policy.classic import FIFO, FILO, LFU, LRU, MRU, Priority
+from hicache.policy.lhd import LHD
 from hicache.policy.slru import SLRU
 
 __all__ = [
     "FIFO",
     "FILO",
     "LFU",
+    "LHD",
     "LRU",
     "MRU",
     "NAMES",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 _POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
-    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, SLRU, Priority)
+    policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, SLRU, Priority, LHD)
 }
 NAMES = tuple(_POLICIES)
 
