@@ -34,7 +34,7 @@ from hicache.storage.store import (
 STALE_AFTER_S: Final = 60.0  # nobody takes so long to write one page
 
 _LOOK_S: Final = 0.002  # for looking around in one `put`
-_RENAMES: Final = 5
+_TRIES: Final = 20  # of what another process can undo at any moment
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
 # Of reading one file, these say that it is not this file's fault.
 _AWAY: Final = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EMFILE, errno.ENFILE}
@@ -105,7 +105,7 @@ class FileStore:
                 num_pages = 0
             else:
                 num_pages = sum(len(files) for _, _, files in os.walk(removed))
-                shutil.rmtree(removed, ignore_errors=True)
+                _remove_tree(removed)
         self._index.forget_group(group)
         return num_pages
 
@@ -140,15 +140,16 @@ class FileStore:
 
     def _move_in(self, temporary: str, name: PageName) -> None:
         path = self._path(name)
-        for _ in range(_RENAMES):
+        shard = os.path.dirname(path)
+        for _ in range(_TRIES):
             with suppress(FileNotFoundError):
                 os.rename(temporary, path)
                 return
             # The first page of its shard; or another process has just removed the folder, empty as it was.
-            shard = os.path.dirname(path)
-            for folder in (os.path.dirname(shard), shard):
-                with suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
+            with suppress(FileExistsError):
+                os.mkdir(os.path.dirname(shard), 0o700)  # fails where the whole folder is gone
+            with suppress(FileExistsError, FileNotFoundError):
+                os.mkdir(shard, 0o700)
         os.rename(temporary, path)
 
     def _read(self, name: PageName, used_ns: int) -> bytes | None:
@@ -260,7 +261,7 @@ class FileStore:
                     if entry.stat(follow_symlinks=False).st_mtime > time.time() - STALE_AFTER_S:
                         continue
                     if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path, ignore_errors=True)
+                        _remove_tree(entry.path)
                     else:
                         os.unlink(entry.path)
 
@@ -292,6 +293,14 @@ class FileStore:
             yield
         except OSError as error:
             raise self._away(error) from error
+
+
+def _remove_tree(folder: str) -> None:
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        # A writer had found the folder before it was moved, and has just put a page there.
 
 
 def _hex_names(folder: str, num_bytes: int) -> list[str]:

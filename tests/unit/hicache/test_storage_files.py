@@ -16,6 +16,7 @@ import pytest
 from hicache.storage.file_store import STALE_AFTER_S, FileStore
 from hicache.storage.frame import frame_size
 from hicache.storage.store import PageName, StoreConfigError, StoreUnavailableError
+from tests.processes import wait_until
 
 GROUPS = [bytes([number]) * 16 for number in range(3)]
 PLENTY = 1 << 20
@@ -183,6 +184,17 @@ def test_a_link_in_the_place_of_a_page_is_not_followed(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- several at once
+
+
+def test_looking_around_finds_what_others_put_and_removed(tmp_path: Path) -> None:
+    mine = FileStore(tmp_path, PLENTY, look_around_every_s=0.0)
+    others = FileStore(tmp_path, PLENTY)
+    mine.put([(page(1, GROUPS[1]), content(page(1, GROUPS[1])))])
+    others.put(pages(1, 2))
+    wait_until(lambda: mine.put(pages(3)) == 1 and mine.stats().num_pages == 4, what="four pages found")
+    others.remove_group(GROUPS[1])
+    (tmp_path / GROUPS[0].hex() / "01" / page(1).page.hex()).unlink()
+    wait_until(lambda: mine.put(pages(3)) == 1 and mine.stats().num_pages == 2, what="two pages missed")
 
 
 def test_many_stores_on_one_folder_never_give_a_wrong_page_and_never_fail(tmp_path: Path) -> None:
