@@ -117,8 +117,6 @@ def _check_locks(nodes: Sequence[Node], holdings: Sequence[Holding]) -> None:
             node.lock_ref == expected[node],
             f"a node of {node.num_tokens} tokens has lock_ref {node.lock_ref}, leases and children: {expected[node]}",
         )
-    for node in nodes:
-        require(node.space is not None or node.lock_ref > 0, "a dropped node outlives its leases")
 
 
 def _check_counts(tree: RadixTree, reachable: Sequence[Node], orphans: Sequence[Node]) -> None:

@@ -111,7 +111,6 @@ def _check_accounts(queues: Queues, alive: Sequence[Node]) -> None:
     locked: Counter[Account] = Counter()
     for node in alive:
         space = node.space
-        require(space is not None, "a node in reach has no namespace")
         assert space is not None
         for owner in (space, space.account):
             device[owner] += len(node.value)

@@ -1,273 +1,143 @@
 """A check that cannot fail is none: each way of breaking the cache is found out, by its own message."""
 
-from collections.abc import Callable
+import ast
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from hicache.cache import Lease, PrefixCache
+from hicache import audit, audit_queues
 from hicache.errors import InvariantError
-from hicache.keys import PrefixKey, Segment
-from hicache.node import NO_CHILDREN, Node, Space
-from hicache.policy import RankedQueue
-from tests.unit.hicache.support import key, namespace, serve, start
-
-SHARED = list(range(8))
-
-
-class Setting:
-    """A cache with something of everything, and names for its pieces.
-
-    tenant     root ── stem (8) ─┬─ cold (4)
-                                 └─ held (4)      where `lease` ends, with private slots behind
-    public     root ── barrier (4) ── root of guest ── guest (4)
-    """
-
-    def __init__(self) -> None:
-        self.cache = PrefixCache(64, page_size=2)
-        serve(self.cache, key([*SHARED, 20, 21, 22, 23]), 1.0)
-        public = PrefixKey((Segment(namespace("public"), [1, 2, 3, 4]), Segment(namespace("guest"), [5, 6, 7, 8])))
-        serve(self.cache, public, 2.0)
-        self.lease: Lease = start(self.cache, key([*SHARED, 30, 31, 32, 33]), 3.0)
-        assert self.lease.reserve(3, now=3.0)
-        self.tree = self.cache._tree
-        self.top = self.tree.roots.tops[namespace()]
-        (self.stem,) = self.top.children.values()
-        self.cold, self.held = self.stem.children.values()
-        (self.barrier,) = self.tree.roots.tops[namespace("public")].children.values()
-        (self.guest_root,) = self.barrier.children.values()
-        (self.guest,) = self.guest_root.children.values()
-        self.cache.check()
-
-
-def change_a_token(setting: Setting) -> None:
-    setting.cold.key[0] ^= 1
-
-
-def shorten_a_key(setting: Setting) -> None:
-    del setting.cold.key[-8:]
-
-
-def shorten_a_node_by_half_a_page(setting: Setting) -> None:
-    del setting.cold.key[-4:], setting.cold.value[-4:]
-
-
-def swap_two_slots(setting: Setting) -> None:
-    setting.held.value[:4], setting.held.value[4:8] = setting.held.value[4:8], setting.held.value[:4]
-
-
-def own_a_slot_twice(setting: Setting) -> None:
-    setting.cold.value[:4] = setting.guest.value[:4]
-
-
-def lose_the_slots_of_a_lease(setting: Setting) -> None:
-    setting.lease._capacity -= 2
-
-
-def free_what_is_cached(setting: Setting) -> None:
-    setting.cache._slots.free(setting.lease.slots[:2])
-
-
-def take_and_keep(setting: Setting) -> None:
-    setting.cache._slots.allocate(2)
-
-
-def lock_once_too_often(setting: Setting) -> None:
-    setting.stem.lock_ref += 1
-
-
-def unlock_once_too_often(setting: Setting) -> None:
-    setting.stem.lock_ref -= 1
-
-
-def lock_for_nobody(setting: Setting) -> None:
-    setting.tree.lock(setting.guest)
-
-
-def forget_a_lease(setting: Setting) -> None:
-    setting.cache._leases.clear()
-
-
-def move_a_lease_up(setting: Setting) -> None:
-    setting.lease._node = setting.stem
-
-
-def move_a_lease_aside(setting: Setting) -> None:
-    setting.lease._depth -= 2
-
-
-def give_a_node_another_parent(setting: Setting) -> None:
-    setting.cold.parent = setting.top
-
-
-def empty_a_node(setting: Setting) -> None:
-    setting.cold.key.clear()
-    setting.cold.value.clear()
-
-
-def leave_an_empty_root(setting: Setting) -> None:
-    space = setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"))
-    root = setting.tree.roots.tops[namespace("idle")] = Node(bytearray(), bytearray(), None, space, 0.0)
-    space.roots.add(root)
-
-
-def mistake_the_depth(setting: Setting) -> None:
-    setting.cold.depth += 8
-
-
-def hang_a_child_by_the_wrong_edge(setting: Setting) -> None:
-    setting.stem.children[b"\0" * 8] = setting.stem.children.pop(bytes(setting.cold.key[:8]))
-
-
-def move_a_node_to_another_namespace(setting: Setting) -> None:
-    setting.cold.space = setting.guest.space
-
-
-def forget_a_namespace(setting: Setting) -> None:
-    del setting.tree.roots.spaces[namespace("guest")]
-
-
-def forget_a_root(setting: Setting) -> None:
-    setting.tree.roots.spaces[namespace("guest")].roots.clear()
-
-
-def rename_a_namespace(setting: Setting) -> None:
-    setting.tree.roots.spaces[namespace("other")] = setting.tree.roots.spaces.pop(namespace("guest"))
-
-
-def rename_a_top(setting: Setting) -> None:
-    setting.tree.roots.tops[namespace("other")] = setting.tree.roots.tops.pop(namespace())
-
-
-def hang_a_top_below_another(setting: Setting) -> None:
-    setting.top.parent = setting.tree.roots.tops[namespace("public")]
-
-
-def drop_without_telling_the_lease(setting: Setting) -> None:
-    setting.cache._free_packed(setting.tree.drop(namespace()))
-
-
-def keep_a_dropped_node(setting: Setting) -> None:
-    setting.cache.drop(namespace())
-    setting.held.lock_ref = 0
-
-
-def spare_a_victim(setting: Setting) -> None:
-    setting.tree.victims.discard(setting.cold)
-
-
-def make_an_inner_node_a_victim(setting: Setting) -> None:
-    setting.tree.victims.add(setting.barrier)
-
-
-def make_a_locked_leaf_a_victim(setting: Setting) -> None:
-    setting.tree.victims.add(setting.held)
-
-
-def touch_a_victim_unnoticed(setting: Setting) -> None:
-    setting.cold.last_access_time = 99.0
-
-
-def disturb_the_order_of_victims(setting: Setting) -> None:
-    queue = setting.tree.victims._queue
-    assert isinstance(queue, RankedQueue)
-    queue._heap.sort(reverse=True)
-
-
-def miscount_victims(setting: Setting) -> None:
-    setting.tree.victims._live += 1
-
-
-def miscount_cached(setting: Setting) -> None:
-    setting.tree.cached_bytes += 4
-
-
-def miscount_locked(setting: Setting) -> None:
-    setting.tree.locked_bytes -= 4
-
-
-def miscount_nodes(setting: Setting) -> None:
-    setting.tree.num_nodes += 1
-
-
-def miscount_leaves(setting: Setting) -> None:
-    setting.tree.num_leaves -= 1
-
-
-def miscount_free(setting: Setting) -> None:
-    setting.cache._slots.num_free += 1
-
-
-def write_to_the_children_of_all_leaves(setting: Setting) -> None:
-    NO_CHILDREN[b"stray"] = setting.cold
-
-
-def hang_a_node_in_two_places(setting: Setting) -> None:
-    setting.top.children[b"\0" * 8] = setting.cold
-
-
-def hang_a_node_below_itself(setting: Setting) -> None:
-    setting.top.parent = setting.held
-
-
-def keep_a_dict_for_no_children(setting: Setting) -> None:
-    setting.cold.children = {}
-
+from hicache.node import NO_CHILDREN, NO_SLOTS
+from tests.unit.hicache import faults
+from tests.unit.hicache.faults import Setting
 
 FAULTS: dict[Callable[[Setting], None], str] = {
-    change_a_token: "edge that is not its own",
-    shorten_a_key: "bytes of key",
-    shorten_a_node_by_half_a_page: "whole pages",
-    swap_two_slots: "slots that its path does not have",
-    own_a_slot_twice: "two owners",
-    lose_the_slots_of_a_lease: "slots are not 64",
-    free_what_is_cached: "slots are not 64",
-    take_and_keep: "slots are not 64",
-    lock_once_too_often: "lock_ref 2",
-    unlock_once_too_often: "lock_ref",
-    lock_for_nobody: "lock_ref 1",
-    forget_a_lease: "lock_ref 1",
-    move_a_lease_up: "lock_ref",
-    move_a_lease_aside: "tokens deep",
-    give_a_node_another_parent: "another parent",
-    empty_a_node: "edge that is not its own",
-    leave_an_empty_root: "a root has no children",
-    mistake_the_depth: "at depth",
-    hang_a_child_by_the_wrong_edge: "edge that is not its own",
-    move_a_node_to_another_namespace: "another namespace than its parent",
-    forget_a_namespace: "namespaces listed",
-    forget_a_root: "does not know its roots",
-    rename_a_namespace: "another name",
-    rename_a_top: "listed wrongly",
-    hang_a_top_below_another: "has a parent",
-    drop_without_telling_the_lease: "does not know that its namespace was dropped",
-    keep_a_dropped_node: "lock_ref 0",
-    spare_a_victim: "not the unlocked leaves",
-    make_an_inner_node_a_victim: "not the unlocked leaves",
-    make_a_locked_leaf_a_victim: "not the unlocked leaves",
-    touch_a_victim_unnoticed: "entered at rank",
-    disturb_the_order_of_victims: "not the first of its order",
-    miscount_victims: "are counted",
-    miscount_cached: "cached_bytes",
-    miscount_locked: "locked_bytes",
-    miscount_nodes: "num_nodes",
-    miscount_leaves: "num_leaves",
-    miscount_free: "are counted",
-    hang_a_node_in_two_places: "reached in two ways",
-    keep_a_dict_for_no_children: "empty dict",
-    hang_a_node_below_itself: "above itself",
-    write_to_the_children_of_all_leaves: "children that all leaves share",
+    faults.change_a_token: "edge that is not its own",
+    faults.shorten_a_key: "bytes of key",
+    faults.shorten_a_node_by_half_a_page: "whole pages",
+    faults.swap_two_slots: "slots that its path does not have",
+    faults.own_a_slot_twice: "two owners",
+    faults.lose_the_slots_of_a_lease: "slots are not 64",
+    faults.free_what_is_cached: "slots are not 64",
+    faults.take_and_keep: "slots are not 64",
+    faults.lock_once_too_often: "lock_ref 2",
+    faults.unlock_once_too_often: "lock_ref",
+    faults.lock_for_nobody: "lock_ref 1",
+    faults.forget_a_lease: "lock_ref 1",
+    faults.move_a_lease_up: "lock_ref",
+    faults.move_a_lease_aside: "tokens deep",
+    faults.give_a_node_another_parent: "another parent",
+    faults.empty_a_node: "edge that is not its own",
+    faults.leave_an_empty_root: "a root has no children",
+    faults.mistake_the_depth: "at depth",
+    faults.hang_a_child_by_the_wrong_edge: "edge that is not its own",
+    faults.move_a_node_to_another_namespace: "another namespace than its parent",
+    faults.forget_a_namespace: "a root in reach is not listed",
+    faults.forget_a_root: "a root in reach is not listed",
+    faults.rename_a_namespace: "another name",
+    faults.rename_a_top: "listed wrongly",
+    faults.hang_a_top_below_another: "has a parent",
+    faults.list_a_root_that_is_gone: "listed that does not exist",
+    faults.list_a_namespace_without_a_root: "listed without a root",
+    faults.list_a_root_with_another_namespace: "does not know its roots",
+    faults.put_a_node_at_the_top: "is no root",
+    faults.lose_a_namespace: "has no namespace",
+    faults.drop_without_telling_the_lease: "does not know that its namespace was dropped",
+    faults.keep_a_dropped_node: "lock_ref 0",
+    faults.keep_what_is_dropped_in_reach: "a dropped node is in reach",
+    faults.keep_a_place_for_nothing: "keeps its place for nothing",
+    faults.let_the_path_of_what_is_dropped_move: "a path may move away",
+    faults.let_a_dropped_node_wait: "a dropped node waits",
+    faults.drop_a_node_twice: "reached in two ways",
+    faults.shorten_what_the_host_has: "of host_value",
+    faults.keep_a_node_that_no_tier_has: "in no tier",
+    faults.keep_an_unfinished_copy_alone: "in no tier",
+    faults.take_a_path_off_the_device: "its parent is not",
+    faults.miscount_children_on_the_device: "other children on the device",
+    faults.miscount_children_behind_a_barrier: "other children on the device",
+    faults.count_children_of_a_root: "other children on the device",
+    faults.miscount_blockers: "other unsettled children",
+    faults.miscount_blockers_behind_a_barrier: "other unsettled children",
+    faults.settle_without_a_copy: "a settled node is not on both tiers",
+    faults.settle_what_is_not_copied_yet: "a settled node is not on both tiers",
+    faults.settle_what_is_used: "a settled node is used",
+    faults.settle_before_what_is_below: "a settled node is used, or one below it is not",
+    faults.mirror_without_a_destination: "no source or no destination",
+    faults.work_on_host_slots_uncounted: "is not counted",
+    faults.work_on_host_slots_that_are_not_there: "that are not there",
+    faults.work_on_another_node: "does not know its node",
+    faults.spare_a_victim: "another queue than its own",
+    faults.make_an_inner_node_a_victim: "another queue than its own",
+    faults.make_a_locked_leaf_a_victim: "another queue than its own",
+    faults.keep_a_settled_node_among_the_dirty: "another queue than its own",
+    faults.keep_an_inner_node_among_the_leaves: "another queue than its own",
+    faults.wait_without_a_ticket: "a ticket names no victim",
+    faults.hold_a_ticket_for_nothing: "a ticket names no victim",
+    faults.wait_in_two_queues: "entered in two queues",
+    faults.forget_a_spare_copy: r"a device\+host node is wrongly",
+    faults.spare_a_copy_that_is_needed: r"a device\+host node is wrongly",
+    faults.spare_what_is_in_no_tree: "a spare copy belongs to no node",
+    faults.touch_a_victim_unnoticed: "entered at rank",
+    faults.disturb_the_order_of_victims: "not the first of its order",
+    faults.miscount_victims: "are counted",
+    faults.miscount_settled: "settled_bytes is 8",
+    faults.miscount_a_namespace: "device_bytes is 8",
+    faults.miscount_a_namespace_on_the_host: "host_bytes is 8",
+    faults.miscount_an_account: "device_bytes is",
+    faults.miscount_an_account_on_the_host: "host_bytes is 8",
+    faults.miscount_what_is_locked_of_an_account: "locked_bytes is .* the nodes make",
+    faults.charge_somebody_else: "device_bytes is",
+    faults.miscount_cached: "cached_bytes",
+    faults.miscount_locked: "locked_bytes",
+    faults.miscount_nodes: "num_nodes",
+    faults.miscount_leaves: "num_leaves",
+    faults.miscount_free: "are counted",
+    faults.hang_a_node_in_two_places: "reached in two ways",
+    faults.keep_a_dict_for_no_children: "empty dict",
+    faults.hang_a_node_below_itself: "above itself",
+    faults.write_to_the_children_of_all_leaves: "children that all leaves share",
+    faults.write_to_the_slots_that_nobody_has: "slots of all nodes that a tier does not hold",
 }
+
+
+@pytest.fixture(autouse=True)
+def shared_constants() -> Iterator[None]:
+    yield
+    NO_CHILDREN.clear()
+    NO_SLOTS.clear()
 
 
 @pytest.mark.parametrize(("corrupt", "message"), FAULTS.items(), ids=[corrupt.__name__ for corrupt in FAULTS])
 def test_check_notices(corrupt: Callable[[Setting], None], message: str) -> None:
     setting = Setting()
     corrupt(setting)
+    with pytest.raises(InvariantError, match=message):
+        setting.cache.check()
+
+
+@pytest.mark.parametrize("module", [audit, audit_queues], ids=lambda module: module.__name__)
+def test_every_requirement_is_one_that_some_fault_violates(module: ModuleType) -> None:
+    path = str(module.__file__)
+    violated = {line for corrupt in FAULTS for file, line in lines_that_notice(corrupt) if file == path}
+    for call in ast.walk(ast.parse(Path(path).read_text("utf-8"))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "require":
+            assert violated & {*range(call.lineno, (call.end_lineno or call.lineno) + 1)}, ast.unparse(call)
+
+
+def lines_that_notice(corrupt: Callable[[Setting], None]) -> list[tuple[str, int | None]]:
+    setting = Setting()
+    corrupt(setting)
     try:
-        with pytest.raises(InvariantError, match=message):
-            setting.cache.check()
+        setting.cache.check()
+    except InvariantError as error:
+        return [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     finally:
         NO_CHILDREN.clear()
+        NO_SLOTS.clear()
+    return []
 
 
 def test_check_changes_nothing() -> None:
