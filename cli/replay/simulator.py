@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from cli.replay.trace import TraceRequest
 from hicache import policy
 from hicache.cache import PrefixCache
+from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.fake_transfer import InstantTransfer
+from hicache.host import MirrorRules
 from hicache.keys import EXTRA_KEY_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.tiered import HostTier, TieredCache
 
 _REPORT_EVERY = 64  # requests
 _MAX_SLOTS = 2**31 - 1
+
+# Copies take no time here, so none is made before its slots are needed, and none has to wait for another.
+_COPY_WHATEVER_LEAVES = MirrorRules(
+    low_watermark=0.0, high_watermark=0.0, max_flying_tokens=_MAX_SLOTS, max_copy_tokens=_MAX_SLOTS
+)
 
 IntArray = NDArray[np.int64]
 
@@ -59,15 +68,22 @@ class Replay:
 
 def make_cache(size: CacheSize, num_tokens: int) -> PrefixCache:
     """Return an empty cache for a trace of `num_tokens`. Raises ValueError if there can be none of that size."""
-    if size.host_slots:
-        raise ValueError("host_slots must be 0: there is no host tier yet")
     num_slots = size.device_slots
     if num_slots is None:
         # Every request may leave its last page half empty while it runs, one at a time.
         num_slots = (num_tokens // size.page_size + 1) * size.page_size
     if num_slots > _MAX_SLOTS:
         raise ValueError(f"device_slots must be at most {_MAX_SLOTS}, the trace would take {num_slots}")
-    return PrefixCache(num_slots, page_size=size.page_size, policy=policy.by_name(size.policy))
+    chosen = policy.by_name(size.policy)
+    if not size.host_slots:
+        return PrefixCache(num_slots, page_size=size.page_size, policy=chosen)
+    host = HostTier(
+        num_slots=size.host_slots,
+        transfer=InstantTransfer(),
+        rules=_COPY_WHATEVER_LEAVES,
+        cost=LoadCostModel(LoadCostConfig(load_back_threshold=1)),
+    )
+    return TieredCache(num_slots, host, page_size=size.page_size, policy=chosen)
 
 
 class Workload(Protocol):
@@ -114,12 +130,15 @@ def _serve(cache: PrefixCache, namespace: Namespace, request: TraceRequest) -> t
     now = request.timestamp_s
     key = PrefixKey.of(namespace, _stored(request, cache.num_slots))
     with cache.acquire(key, now=now, max_tokens=len(request.prompt) - 1) as lease:
-        hit = lease.hit
+        lease.load_back(now=now)
+        missing = len(key) - lease.num_tokens
+        cache.prepare(missing, now=now)
+        cache.tick(now)
         # The cache serves one request at a time, so whatever is not its own can be evicted for it.
-        if not lease.reserve(len(key) - lease.num_tokens, now=now):
+        if not lease.reserve(missing, now=now):
             raise AssertionError(f"an idle cache of {cache.num_slots} slots has no room for {len(key)} tokens")
         lease.commit(key, now=now)
-    return hit.device, hit.host
+        return lease.hit.device, lease.hit.host
 
 
 def _stored(request: TraceRequest, most: int) -> Int32Array:
