@@ -7,6 +7,9 @@
 
 Pages are called what `keys.page_hashes` calls them, so a reader that knows a request's key knows which of its pages are
 where. The namespace travels beside the names, and is part of each. A copy is told of when it is done.
+
+A reader counts: a page is there until it was removed as often as it was stored. What was dropped is removed bit by bit,
+and may be stored again meanwhile; a page that straddles a barrier may lie behind several of them.
 """
 
 from collections import deque
@@ -75,7 +78,7 @@ class EventLog:
         return list(self._events)[len(self._events) - missing :]
 
     def snapshot(self, nodes: Iterable[Node]) -> Snapshot:
-        """Return what `nodes`, all those in reach, hold now."""
+        """Return what `nodes`, all those in reach or dropped and not freed yet, hold now."""
         held: dict[tuple[Tier, Namespace], list[bytes]] = {}
         for node in nodes:
             names = self._page_names(node, node.depth - len(node.key)) if node.key else ()

@@ -25,6 +25,7 @@ from hicache.naming import PageNames
 from hicache.node import Account, Node
 from hicache.policy import EvictionPolicy
 from hicache.shares import Share
+from hicache.stats import TierStats
 from hicache.storage.io import PageIo
 from hicache.transfer import Transfer
 
@@ -51,34 +52,6 @@ class StorageTier:
     pool: PagePool
     names: PageNames
     rules: BackingRules = field(default_factory=BackingRules)
-
-
-@dataclass(frozen=True, slots=True)
-class TierStats:
-    """A snapshot of what lies below the device, and what was moved since the start."""
-
-    host_slots: int
-    host_free_slots: int
-    host_cached_slots: int  # of all nodes, those being mirrored included
-    settled_slots: int  # on the device, and free to leave it without loss
-    flying_tokens: int  # on their way to the host
-    pending: int  # copies, saves and fetches that have not ended
-    moved_tokens: int  # left the device and stayed on the host
-    lost_tokens: int  # left the device and were nowhere else
-    host_lost_tokens: int  # left the host and were nowhere else but, maybe, in storage
-    mirrored_tokens: int
-    loaded_tokens: int
-    mirror_failures: int
-    load_failures: int
-    stalls: int  # copies given up because they took too long
-    declined_loads: int  # hits on the host that were cheaper to compute again
-    fetched_tokens: int
-    saved_pages: int
-    failed_saves: int
-    skipped_saves: int  # pages not saved because too many wait for it
-    failed_fetches: int
-    late_fetches: int
-    fetch_reserved_bytes: int
 
 
 class TieredCache(PrefixCache):
@@ -192,6 +165,8 @@ class TieredCache(PrefixCache):
         self._cost.observe_prefill(num_tokens, seconds, now=now)
 
     def flush(self, *, now: float) -> None:
+        if self._backing is None:
+            return
         self._now = now
         pending = list(self._tree.roots.tops.values())
         while pending:
@@ -205,7 +180,7 @@ class TieredCache(PrefixCache):
         if self._events is None:
             raise ValueError("the cache has no events")
         nodes: list[Node] = []
-        pending = list(self._tree.roots.tops.values())
+        pending = [*self._tree.roots.tops.values(), *self._removal.limbo]
         while pending:
             node = pending.pop()
             nodes.append(node)
@@ -229,6 +204,8 @@ class TieredCache(PrefixCache):
             loaded_tokens=flights.loaded_tokens,
             mirror_failures=flights.mirror_failures,
             load_failures=flights.load_failures,
+            mirror_seconds=flights.mirror_seconds,
+            load_seconds=flights.load_seconds,
             stalls=flights.stalls,
             declined_loads=self._declined_loads,
             fetched_tokens=0 if backing is None else backing.fetched_tokens,
