@@ -61,6 +61,16 @@ def _unknown_keys(shape: type, tree: Mapping[str, Any], path: tuple[str, ...]) -
             yield Fault(".".join(here), f"there is no such setting{_suggestion(key, names, path)}")
         elif dataclasses.is_dataclass(sections[key]) and isinstance(value, Mapping):
             yield from _unknown_keys(typing.cast("type", sections[key]), value, here)
+        elif (inner := _values_of_mapping(sections[key])) is not None and isinstance(value, Mapping):
+            for name, entry in value.items():
+                if isinstance(entry, Mapping):
+                    yield from _unknown_keys(inner, entry, (*here, name))
+
+
+def _values_of_mapping(section: Any) -> type | None:
+    """The dataclass that the values of a mapping are, if it is such a one."""
+    values = typing.get_args(section)[1:] if typing.get_origin(section) is Mapping else ()
+    return typing.cast("type", values[0]) if values and dataclasses.is_dataclass(values[0]) else None
 
 
 def _suggestion(key: str, names: Sequence[str], path: tuple[str, ...]) -> str:

@@ -21,6 +21,7 @@ from hicache.policy import LRU, EvictionPolicy
 from hicache.removal import HostSlots, Removal
 from hicache.shares import Share, Shares
 from hicache.slots import SlotAllocator
+from hicache.stats import TierStats
 from hicache.tree import RadixTree
 from hicache.watch import TierWatcher
 
@@ -199,6 +200,10 @@ class PrefixCache:
 
     def flush(self, *, now: float) -> None:
         """Begin to bring everything to the lowest tier; `tick` follows until nothing is `pending`."""
+
+    def tier_stats(self) -> TierStats | None:
+        """Return the figures of the tiers below; None if there are none."""
+        return None
 
     def holdings(self, namespace: Namespace) -> Holdings:
         """Return what a namespace has in each tier."""

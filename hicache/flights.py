@@ -91,6 +91,7 @@ class Flights:
         self.flying_bytes = 0  # of mirrors that are expected to end
         self.mirrored_tokens = self.loaded_tokens = 0
         self.mirror_failures = self.load_failures = 0
+        self.mirror_seconds = self.load_seconds = 0.0
         self.stalls = 0
         self.on_load_measured: Callable[[int, float], None] = lambda _tokens, _seconds: None
 
@@ -290,6 +291,7 @@ class Flights:
             else:
                 self._removal.forget_on_host(node)
         if done:
+            self.mirror_seconds += mirror.ticket.seconds
             self._on_mirrored(nodes)
         for node in nodes:
             self._tree.merge_with_only_child(node)
@@ -309,6 +311,7 @@ class Flights:
         lease, load.lease = load.lease, None
         if done:
             self.loaded_tokens += len(ticket.copy)
+            self.load_seconds += ticket.seconds
             self.on_load_measured(len(ticket.copy), ticket.seconds)
         elif lease is not None:
             self.load_failures += 1

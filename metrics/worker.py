@@ -14,6 +14,7 @@ from metrics.registry import (
     STEP_TOKENS_BUCKETS,
     MetricFamilies,
 )
+from metrics.tiers import PageStore, StoreCollector, TierMetrics, TierStats
 from metrics.work_labels import WorkLabels
 
 
@@ -126,9 +127,8 @@ class WorkerMetrics:
         self._step_sequences = make.histogram(
             "radixgate_step_sequences", "Sequences in a forward pass", STEP_TOKENS_BUCKETS
         ).labels(self._worker)
-        self._evicted = make.counter(
-            "radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",)
-        ).labels(self._worker, "device")
+        evicted = make.counter("radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",))
+        self._evicted = evicted.labels(self._worker, "device")
         self._running = make.gauge("radixgate_running_sequences", "Sequences that hold slots").labels(self._worker)
         self._waiting = make.gauge(
             "radixgate_waiting_sequences", "Sequences in the waiting line, paused ones included"
@@ -139,6 +139,13 @@ class WorkerMetrics:
         self._free_slots = slots.labels(self._worker, "device", "free")
         self._evictable_slots = slots.labels(self._worker, "device", "evictable")
         self._used_slots = slots.labels(self._worker, "device", "in_use")
+        self._make_tier_metrics: Callable[[], TierMetrics] = lambda: TierMetrics(
+            make,
+            self._worker,
+            evicted.labels(self._worker, "host"),
+            {state: slots.labels(self._worker, "host", state) for state in ("free", "evictable", "in_use")},
+        )
+        self._tiers: TierMetrics | None = None
 
     # ------------------------------------------------------------------------------------------- the engine's observer
 
@@ -183,6 +190,25 @@ class WorkerMetrics:
         self._free_slots.set(load.free_slots)
         self._evictable_slots.set(load.evictable_slots)
         self._used_slots.set(load.num_slots - load.free_slots - load.evictable_slots)
+
+    def tiers_changed(self, stats: TierStats) -> None:
+        if self._tiers is None:
+            self._tiers = self._make_tier_metrics()
+        self._tiers.changed(stats)
+
+    # ------------------------------------------------------------------------------------------------- the tiers below
+
+    def host_pool(self, *, pinned: bool, num_bytes: int) -> None:
+        """Show what the host pool is, which does not change."""
+        make = self._families
+        make.gauge("radixgate_host_pool_bytes", "Memory of the host pool").labels(self._worker).set(num_bytes)
+        make.gauge(
+            "radixgate_host_pool_pinned", "1 if the host pool is pinned, 0 if it is pageable and copies are slower"
+        ).labels(self._worker).set(pinned)
+
+    def storage(self, store: PageStore) -> None:
+        """Show a store's figures whenever somebody looks."""
+        self.registry.register(StoreCollector(store, self._worker))
 
     # ------------------------------------------------------------------------------------------------- bounded labels
 

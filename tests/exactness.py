@@ -48,7 +48,7 @@ class Bench:
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,
-            model.executor(num_slots),
+            model.executor(model.pool(num_slots)),
             model.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             EngineConfig(check=True, **engine),  # type: ignore[arg-type]

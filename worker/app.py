@@ -9,10 +9,10 @@ from typing import Protocol
 
 import grpc
 import structlog
+import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from hicache import policy
-from hicache.cache import PrefixCache
+from hicache.tiers.device import DevicePool
 from metrics.exposition import MetricsServer
 from metrics.listening import why_not_free
 from metrics.worker import WorkerMetrics
@@ -23,11 +23,13 @@ from worker.engine.engine import Engine
 from worker.engine.limits import ModelLimits
 from worker.engine.ports import Load, SequenceOutput
 from worker.engine.thread import EngineThread
+from worker.model.hardware import available_memory_bytes
 from worker.model.info import ModelInfo
 from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
 from worker.rpc.links import Links
 from worker.rpc.service import WorkerServicer
+from worker.tiers import build_tiers
 
 _log = structlog.get_logger(__name__)
 
@@ -59,8 +61,12 @@ class ServedModel(Protocol):
         """Return how many slots the pool is to have: as configured, or as many as fit its memory."""
         ...
 
-    def executor(self, num_slots: int) -> Executor:
-        """Allocate a pool of `num_slots` slots and return what computes on it."""
+    def pool(self, num_slots: int) -> DevicePool:
+        """Allocate a pool of `num_slots` slots."""
+        ...
+
+    def executor(self, pool: DevicePool) -> Executor:
+        """Return what computes on a pool."""
         ...
 
 
@@ -68,16 +74,26 @@ class WorkerApp:
     """One worker: engine, gRPC server and metrics endpoint around a loaded model."""
 
     def __init__(self, config: WorkerConfig, loaded: ServedModel) -> None:
-        num_slots = loaded.num_slots(config.cache)
-        self._config = config
-        self._metrics = WorkerMetrics(config.worker_id)
-        self._cache = PrefixCache(
-            num_slots, page_size=config.cache.page_size, policy=policy.by_name(config.cache.policy)
-        )
+        pool = loaded.pool(loaded.num_slots(config.cache))
         info = loaded.info
+        self._config = config
+        self._thread: EngineThread | None = None
+        self._metrics = WorkerMetrics(config.worker_id)
+        self._tiers = build_tiers(
+            config.cache,
+            pool,
+            revision=info.revision,
+            available_bytes=available_memory_bytes(torch.device("cpu")),
+            on_done=self._wake_engine,
+        )
+        self._cache = self._tiers.cache
+        if self._tiers.host_pool is not None:
+            self._metrics.host_pool(pinned=self._tiers.host_pool.pinned, num_bytes=self._tiers.host_pool.num_bytes)
+        if self._tiers.store is not None:
+            self._metrics.storage(self._tiers.store)
         self._engine = Engine(
             self._cache,
-            loaded.executor(num_slots),
+            loaded.executor(pool),
             loaded.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             config.engine,
@@ -88,7 +104,6 @@ class WorkerApp:
         self._links = Links()
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
-        self._thread: EngineThread | None = None
         self._exposition: MetricsServer | None = None
 
     async def start(self) -> WorkerAddresses:
@@ -128,6 +143,7 @@ class WorkerApp:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
             stopped = await asyncio.to_thread(self._thread.stop)
             _log.info("engine stopped", drained=drained, stopped=stopped)
+        await asyncio.to_thread(self._tiers.close)
         # What the engine said last was handed to the loop before stop() returned, so the links have it by now.
         self._links.close_all()
         if self._server is not None:
@@ -144,6 +160,10 @@ class WorkerApp:
             loop.call_soon_threadsafe(self._links.deliver, outputs, load)
 
         return deliver
+
+    def _wake_engine(self) -> None:
+        if self._thread is not None:
+            self._thread.wake()
 
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):

@@ -4,11 +4,14 @@ The bounds are `annotated_types` metadata, so that this module needs no validati
 checked here, when the value is made.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
+PolicyName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
+PositiveFloat = Annotated[float, Gt(0)]
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 Name = Annotated[str, MinLen(1)]
@@ -48,17 +51,73 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Where prefixes outlive a worker and are shared with others. Without a `url` there is no storage tier."""
+
+    url: Name | None = None  # file:///folder, redis://host:port/0, rediss://…, memory://
+    max_bytes: PositiveInt = 16 << 30  # of all that share it
+    ttl_s: PositiveFloat = 86_400.0  # where the store can: pages that nobody used for so long are gone
+    timeout_s: PositiveFloat = 2.0  # for each answer of a server
+    page_size: PositiveInt = 64  # tokens; the grain of storage, a multiple of the cache's page_size
+    # How long a request waits for storage before it computes, and how much all requests may have on the way.
+    prefetch_timeout_s: PositiveFloat = 2.0
+    max_prefetch_bytes: PositiveInt = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfig:
+    """What a tenant is promised of the device's and the host's slots."""
+
+    floor: Annotated[float, Ge(0), Lt(1)] = 0.0  # the fraction that others' traffic cannot take
+    weight: PositiveFloat = 1.0  # in the division of all slots; tenants without a share have 1 together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """How large the slot pool is and what leaves it first. `num_slots` wins over `memory_bytes`."""
+    """How large the tiers are and what leaves them first.
+
+    `num_slots` wins over `memory_bytes`; of the host tier, `host_slots` over `host_bytes` over `host_ratio`.
+    """
 
     num_slots: PositiveInt | None = None
     memory_bytes: PositiveInt | None = None  # None: sized by the worker from what the machine has
     page_size: PositiveInt = 1  # tokens; the grain of reuse
-    policy: Literal["lru", "lfu", "fifo", "priority"] = "lru"
+    policy: PolicyName = "lru"
+
+    host_slots: NonNegativeInt | None = None  # 0: no host tier
+    host_bytes: NonNegativeInt | None = None
+    # Host slots for each device slot. None: 2 where the device is a GPU, as far as half of the memory that is free
+    # goes; 0 where it is the CPU, whose pool lies in the same memory.
+    host_ratio: Annotated[float, Ge(0)] | None = None
+    pin: Literal["auto", "require", "never"] = "auto"  # the host pool's memory, for a GPU
+    write_policy: Literal["write_back", "write_through", "write_through_selective"] = "write_back"
+    hit_threshold: PositiveInt = 2  # of write_through_selective
+    # Mirroring begins when the share of slots that can be handed out without loss falls below the first.
+    low_watermark: Annotated[float, Ge(0), Le(1)] = 0.1
+    high_watermark: Annotated[float, Ge(0), Le(1)] = 0.2
+    load_back_threshold: PositiveInt = 16  # a hit on the host of fewer tokens is computed again
+    copy_timeout_s: PositiveFloat = 10.0  # a copy between device and host that takes longer is given up
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    shares: Mapping[str, ShareConfig] = field(default_factory=dict)  # by tenant
 
     def __post_init__(self) -> None:
-        if self.num_slots is not None and self.num_slots % self.page_size:
-            raise ValueError(f"num_slots ({self.num_slots}) must be a multiple of page_size ({self.page_size})")
+        for name in ("num_slots", "host_slots"):
+            slots = getattr(self, name)
+            if slots is not None and slots % self.page_size:
+                raise ValueError(f"{name} ({slots}) must be a multiple of page_size ({self.page_size})")
+        if self.low_watermark > self.high_watermark:
+            raise ValueError(
+                f"low_watermark ({self.low_watermark:g}) must be at most high_watermark ({self.high_watermark:g})"
+            )
+        if self.storage.url is not None and self.storage.page_size % self.page_size:
+            raise ValueError(
+                f"storage.page_size ({self.storage.page_size}) must be a multiple of page_size ({self.page_size})"
+            )
+        floors = sum(share.floor for share in self.shares.values())
+        if floors >= 1:
+            raise ValueError(f"the floors of all shares must be less than 1 together, got {floors:g}")
+        if "" in self.shares:
+            raise ValueError("shares: a share needs the name of a tenant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

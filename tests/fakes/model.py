@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from hicache.tiers.device import DevicePool, LayerShape
 from worker.batch import Batch, Executor, SampledToken, TextStreamFactory
 from worker.config import CacheConfig
 from worker.engine.fake import FakeExecutor, NumberText
@@ -57,8 +59,11 @@ class FakeModel:
     def num_slots(self, cache: CacheConfig) -> int:
         return cache.num_slots or 4096
 
-    def executor(self, num_slots: int) -> Executor:
-        return FakeExecutor(num_slots, VOCAB_SIZE)
+    def pool(self, num_slots: int) -> DevicePool:
+        return DevicePool([LayerShape(1, 1, 1)], num_slots, torch.float32, "cpu")
+
+    def executor(self, pool: DevicePool) -> Executor:
+        return FakeExecutor(pool.num_slots, VOCAB_SIZE)
 
 
 class Pace:
@@ -104,5 +109,5 @@ class PacedModel(FakeModel):
 
     pace: Pace = field(default_factory=Pace)
 
-    def executor(self, num_slots: int) -> Executor:
-        return PacedExecutor(super().executor(num_slots), self.pace)
+    def executor(self, pool: DevicePool) -> Executor:
+        return PacedExecutor(super().executor(pool), self.pace)

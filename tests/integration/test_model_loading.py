@@ -68,7 +68,7 @@ def test_a_folder_is_loaded_and_answers_as_transformers_does(folder: Path) -> No
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     plain.generation_config.eos_token_id = None
     prompt = [5, 9, 33, 70, 4]
-    got = generate_flat(loaded.executor(64), [prompt], 8, chunk_tokens=3, num_slots=64)
+    got = generate_flat(loaded.executor(loaded.pool(64)), [prompt], 8, chunk_tokens=3, num_slots=64)
     assert got == [generate_plain(plain, prompt, 8)]
 
 
@@ -118,7 +118,7 @@ def test_a_pool_is_sized_by_slots_then_by_bytes_then_by_what_the_machine_has(fol
 
 def test_each_executor_has_a_pool_of_its_own(folder: Path) -> None:
     loaded = load_model(config(folder, dtype="bf16"), SilentProgress())
-    first, second = loaded.executor(8), loaded.executor(5)
+    first, second = loaded.executor(loaded.pool(8)), loaded.executor(loaded.pool(5))
     assert first.pool.key(0).shape == (8, 2, 8)
     assert second.pool.value(2).shape == (5, 2, 8)
     assert first.pool.key(0).dtype == torch.bfloat16
@@ -236,7 +236,7 @@ def test_a_gguf_file_is_converted_and_served_under_its_name(tmp_path: Path, cach
     assert loaded.folder.path.parent == cache / "models"
     plain = AutoModelForCausalLM.from_pretrained(loaded.folder.path, dtype=torch.float32)
     plain.generation_config.eos_token_id = None
-    [got] = generate_flat(loaded.executor(64), [[4, 5, 6]], 8, chunk_tokens=2, num_slots=64)
+    [got] = generate_flat(loaded.executor(loaded.pool(64)), [[4, 5, 6]], 8, chunk_tokens=2, num_slots=64)
     assert got == generate_plain(plain, [4, 5, 6], 8)
 
 

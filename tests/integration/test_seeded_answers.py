@@ -31,7 +31,7 @@ def engine(model: LoadedModel, max_running: int) -> Engine:
     info = model.info
     return Engine(
         PrefixCache(12_288),
-        model.executor(12_288),
+        model.executor(model.pool(12_288)),
         model.text,
         ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
         EngineConfig(max_running=max_running),

@@ -21,6 +21,9 @@ from worker.engine.sequence import Sequence
 from worker.engine.step import Step, batch_of
 from worker.errors import Failure, FailureCode
 
+_PREFILL_TOKENS = 64
+"""Tokens of a step from which on its duration says how fast prompts are computed."""
+
 
 class DuplicateSequenceError(ValueError):
     """A sequence of this id is alive already."""
@@ -60,6 +63,21 @@ class Engine:
         self._num_submitted = 0
         self._evicted_tokens = cache.stats().evicted_tokens
         self._closed = False
+        self.last_step_tokens = 0  # 0: nothing could be computed
+
+    @property
+    def pending(self) -> int:
+        """What `idle` still has to see the end of, below the engine: copies, pages on their way."""
+        return self._cache.pending
+
+    def idle(self, now: float) -> None:
+        """Let the cache go on with what is under way, when there is no step to be made."""
+        self._cache.tick(now)
+        self._observe_state()
+
+    def flush(self, now: float) -> None:
+        """Begin to bring what the cache has to where it outlives this process; `idle` follows while it is `pending`."""
+        self._cache.flush(now=now)
 
     @property
     def has_work(self) -> bool:
@@ -74,7 +92,7 @@ class Engine:
     @property
     def max_sequence_tokens(self) -> int:
         """The most tokens that one sequence can ever hold in the pool."""
-        return self._cache.num_slots // self._cache.page_size * self._cache.page_size
+        return self._cache.max_lease_slots
 
     def submit(self, request: Request, now: float) -> None:
         """Take in a request. One that can't be served is answered by the next step with a Failure.
@@ -95,7 +113,7 @@ class Engine:
         self._num_submitted += 1
         self._sequences[request.sequence_id] = sequence
         self._deadlines.watch(sequence)
-        self._scheduler.enqueue(sequence)
+        self._scheduler.enqueue(sequence, now)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
         """End a sequence and free its slots at once; nothing happens if it isn't alive (any more)."""
@@ -119,8 +137,10 @@ class Engine:
         """Make one step and return the news of all sequences that have some."""
         for sequence in self._deadlines.expired(now):
             self._end(sequence, Failure(FailureCode.DEADLINE_EXCEEDED, "the deadline has passed"), now)
+        self._cache.tick(now)
         step = self._scheduler.schedule(now)
         self._report(step, now)
+        self.last_step_tokens = step.num_tokens
         if step.chunks:
             self._execute(step, now)
         self._observe_state()
@@ -180,6 +200,8 @@ class Engine:
             sampled = None
         end = now if self._clock is None else self._clock()
         self._observer.stepped(step.num_tokens, len(step.chunks), end - now)
+        if step.num_tokens >= _PREFILL_TOKENS and sampled is not None:
+            self._cache.observe_prefill(step.num_tokens, end - now, now=end)
         if sampled is None:
             for chunk in step.chunks:
                 self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"), end)
@@ -244,3 +266,6 @@ class Engine:
             self._observer.evicted(evicted_tokens - self._evicted_tokens)
             self._evicted_tokens = evicted_tokens
         self._observer.load_changed(self.load())
+        tiers = self._cache.tier_stats()
+        if tiers is not None:
+            self._observer.tiers_changed(tiers)

@@ -8,6 +8,7 @@ counters and does nothing else. Durations are seconds. A sequence is told of in 
 
 from typing import Protocol
 
+from hicache.stats import TierStats
 from worker.engine.ports import Admission, Load
 
 
@@ -53,6 +54,10 @@ class EngineObserver(Protocol):
         """The state after a step or a cancellation: for gauges."""
         ...
 
+    def tiers_changed(self, stats: TierStats) -> None:
+        """The state of the tiers below the device after a step, where there are some; its totals only grow."""
+        ...
+
 
 class NullObserver:
     """An observer for those who measure nothing."""
@@ -72,3 +77,5 @@ class NullObserver:
     def evicted(self, num_tokens: int) -> None: ...
 
     def load_changed(self, load: Load) -> None: ...
+
+    def tiers_changed(self, stats: TierStats) -> None: ...

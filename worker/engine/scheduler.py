@@ -67,13 +67,17 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._line)
 
-    def enqueue(self, sequence: Sequence) -> None:
-        """Take in a new sequence."""
+    def enqueue(self, sequence: Sequence, now: float) -> None:
+        """Take in a new sequence. While it waits, storage brings what it has of the prompt."""
+        sequence.prefetch = self._cache.prefetch(
+            sequence.key, now=now, max_tokens=len(sequence.key) - 1, tenant=sequence.request.tenant
+        )
         self._line.push(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache."""
         self._in_flight.ended(sequence)
+        sequence.stop_prefetch()
         if sequence.lease is None:
             self._line.remove(sequence)
         else:
@@ -120,9 +124,29 @@ class Scheduler:
                 return
             if sequence.lease is None:
                 continue  # paused for one of those before it
+            if not self._is_ready(sequence, draft):
+                continue
             num_tokens = self._chunk_tokens(sequence, draft)
             if self._make_room(sequence, num_tokens, draft, now):
                 draft.add(sequence, num_tokens)
+
+    def _is_ready(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Whether a running sequence can compute. One whose load back has ended begins with what that brought."""
+        lease = sequence.lease
+        assert lease is not None
+        if lease.loading:
+            return False
+        if sequence.awaits_load:
+            sequence.start(lease)
+            self._admit(sequence, draft)
+        return True
+
+    def _admit(self, sequence: Sequence, draft: _Draft) -> None:
+        """Say once what the cache had of the prompt."""
+        if sequence.admission is None and sequence.lease is not None:
+            sequence.admission = Admission(sequence.num_prompt, sequence.lease.hit)
+            draft.admitted.append(sequence)
+            self._line.served(sequence.request.tenant, computed=0, cached=sequence.lease.hit.total)
 
     def _chunk_tokens(self, sequence: Sequence, draft: _Draft) -> int:
         return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
@@ -152,7 +176,8 @@ class Scheduler:
         lease = sequence.stop()
         assert lease is not None
         with lease:
-            lease.commit(sequence.known_key(num_computed), now=now)
+            if not lease.loading:
+                lease.commit(sequence.known_key(num_computed), now=now)
 
     def _start_waiting(self, draft: _Draft, now: float) -> None:
         for sequence in self._line.candidates():
@@ -160,33 +185,45 @@ class Scheduler:
                 return
             if self._in_flight.is_following(sequence):
                 continue
-            hit_tokens = self._cache.peek(sequence.key, max_tokens=len(sequence.key) - 1).total
-            if self._in_flight.follow(sequence, hit_tokens):
+            if sequence.prefetch is not None and sequence.prefetch.pending:
+                continue  # for a bounded time
+            max_tokens = len(sequence.key) - 1
+            hit = self._cache.peek(sequence.key, max_tokens=max_tokens)
+            if hit.host and self._cache.is_loading(sequence.key, max_tokens=max_tokens):
+                continue  # it hits what somebody else is loading back, as soon as that has ended
+            if self._in_flight.follow(sequence, hit.total):
                 continue
             # Who is first and doesn't fit is not overtaken by smaller ones, else it might wait for ever.
-            if not self._slots.fits(sequence, hit_tokens, self._running):
+            if not self._slots.fits(sequence, hit.device, self._running):
+                self._cache.prepare(self._slots.lacking(sequence, hit.device), now=now)
                 return
             if not self._start(sequence, draft, now):
                 return
 
     def _start(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
         lease = self._cache.acquire(
-            sequence.key, now=now, max_tokens=len(sequence.key) - 1, priority=sequence.request.priority
+            sequence.key,
+            now=now,
+            max_tokens=len(sequence.key) - 1,
+            priority=sequence.request.priority,
+            tenant=sequence.request.tenant,
+            prefetched=sequence.prefetch,
         )
-        sequence.start(lease)
-        num_tokens = self._chunk_tokens(sequence, draft)
         # Asked once more, because what it hits can't be evicted for it any longer.
         fits = self._slots.fits(sequence, lease.num_tokens, self._running)
-        if not (fits and self._slots.secure(sequence, num_tokens, now)):
+        if fits:
+            lease.load_back(now=now)
+        sequence.start(lease)
+        num_tokens = 0 if lease.loading else self._chunk_tokens(sequence, draft)
+        if not (fits and (lease.loading or self._slots.secure(sequence, num_tokens, now))):
             sequence.stop()
             lease.release()
             return False
         self._line.remove(sequence)
+        sequence.stop_prefetch()
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)
-        if sequence.admission is None:
-            sequence.admission = Admission(sequence.num_prompt, lease.hit)
-            draft.admitted.append(sequence)
-            self._line.served(sequence.request.tenant, computed=0, cached=lease.hit.total)
-        draft.add(sequence, num_tokens)
+        if not sequence.awaits_load:
+            self._admit(sequence, draft)
+            draft.add(sequence, num_tokens)
         return True

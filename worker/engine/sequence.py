@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from hicache.cache import Lease
+from hicache.cache import Lease, Prefetch
 from hicache.keys import PrefixKey
 from worker.batch import Int32Array, SampleRow, TextStream
 from worker.engine.ports import Admission, Request
@@ -35,6 +35,8 @@ class Sequence:
         self.outputs: list[int] = []
         self.key = request.key  # what was known when it last started, with namespaces
         self.lease: Lease | None = None
+        self.awaits_load = False  # nothing of it can be computed yet
+        self.prefetch: Prefetch | None = None  # what storage brings for it while it waits
         self.text: TextStream | None = None
         self.admission: Admission | None = None
         self.num_pauses = 0
@@ -80,9 +82,16 @@ class Sequence:
         return self.request.key.extend(self.tokens(self.num_prompt, num_tokens))
 
     def start(self, lease: Lease) -> None:
-        """Begin to run on `lease`, whose matched tokens count as computed."""
+        """Begin to run on `lease`, whose matched tokens count as computed; once more when a load back has ended."""
         self.lease = lease
+        self.awaits_load = lease.loading
         self.num_computed = lease.num_tokens
+
+    def stop_prefetch(self) -> None:
+        """It runs, or ends: nobody waits for storage any more."""
+        prefetch, self.prefetch = self.prefetch, None
+        if prefetch is not None:
+            prefetch.cancel()
 
     def stop(self) -> Lease | None:
         """Cease to run; return the lease it ran on, which is now the caller's."""

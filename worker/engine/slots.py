@@ -17,18 +17,17 @@ class SlotBudget:
         self._cache = cache
         self._headroom_tokens = headroom_tokens
 
-    @property
-    def available(self) -> int:
-        """Slots that can be had now, by eviction where needed."""
-        return self._cache.num_free_slots + self._cache.num_evictable_slots
-
     def fits(self, sequence: Sequence, hit_tokens: int, running: SequenceOf[Sequence]) -> bool:
         """Whether `sequence` may start with `hit_tokens` in the cache.
 
         One that would run alone may, unless somebody else than the engine holds slots: it was refused if it can't fit.
         """
         pledged = sum(self._pledge(other, self._held(other)) for other in running)
-        return pledged + self._pledge(sequence, hit_tokens) <= self.available
+        return pledged + self._pledge(sequence, hit_tokens) <= self._cache.num_available_slots(sequence.request.tenant)
+
+    def lacking(self, sequence: Sequence, hit_tokens: int) -> int:
+        """Slots that `sequence` needs to start."""
+        return self._pledge(sequence, hit_tokens)
 
     def secure(self, sequence: Sequence, num_tokens: int, now: float) -> bool:
         """Make sure that the next `num_tokens` tokens of a running `sequence` have slots. False: there are too few."""
@@ -44,7 +43,10 @@ class SlotBudget:
         return max(0, self._whole_pages(needed) - self._whole_pages(held_tokens))
 
     def _held(self, sequence: Sequence) -> int:
-        return 0 if sequence.lease is None else sequence.lease.num_tokens
+        if sequence.lease is None:
+            return 0
+        # While a load is under way its slots are held already, and have no tokens yet.
+        return max(sequence.lease.num_tokens, sequence.lease.num_slots)
 
     def _whole_pages(self, num_tokens: int) -> int:
         page_size = self._cache.page_size

@@ -19,6 +19,9 @@ _log = structlog.get_logger(__name__)
 _STALLED_WAIT_S = 0.02
 """How long to wait before looking again, when sequences wait and none could start."""
 
+_PENDING_WAIT_S = 0.1
+"""How long to sleep at most while copies are under way: one that stalls tells nobody."""
+
 _ABORT_WAIT_S = 5.0
 """How long a drain that is out of time waits for the step in progress."""
 
@@ -42,11 +45,16 @@ class _Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wake:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
 
-_Command = _Submit | _Cancel | _Drain | _Stop
+_Command = _Submit | _Cancel | _Drain | _Wake | _Stop
 
 
 class EngineThread:
@@ -67,7 +75,9 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._drain_until: float | None = None
         self._drained = threading.Event()
+        self._flushed = False
         self._cut_short = False
+        self._awake = threading.Event()
         # Guards that nothing enters the queue behind the stop command, where nobody would answer it.
         self._entry = threading.Lock()
         self._entry_closed = False
@@ -85,10 +95,17 @@ class EngineThread:
         """End a sequence before the next step. Returns at once."""
         self._enter(_Cancel(sequence_id))
 
+    def wake(self) -> None:
+        """Something that the engine waits for has ended. Returns at once; from any thread."""
+        if not self._awake.is_set():
+            self._awake.set()
+            self._enter(_Wake())
+
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and let those here end; after `timeout_s` they fail as SHUTTING_DOWN.
 
-        Blocks until none is left. Returns whether all ended by themselves in time.
+        What the cache has then goes to where it outlives the process, in what is left of the time. Blocks until all is
+        done. Returns whether all sequences ended by themselves in time.
         """
         self._enter(_Drain(self._clock() + timeout_s))
         return self._drained.wait(timeout_s + _ABORT_WAIT_S) and not self._cut_short
@@ -123,9 +140,13 @@ class EngineThread:
             now = self._clock()
             if self._drain_until is not None and now >= self._drain_until:
                 self._cut_off(now)
-            stalled = self._engine.has_work and not self._step(now)
+            stalled = False
+            if self._engine.has_work:
+                stalled = not self._step(now)
+            else:
+                self._idle(now)
             if self._drain_until is not None and not self._engine.has_work:
-                self._drained.set()
+                self._leave(now, self._drain_until)
         self._cut_off(self._clock())
         self._delivery.put(self._engine.take_outputs(), self._engine.load())
         self._drained.set()
@@ -133,7 +154,7 @@ class EngineThread:
     def _patience(self, stalled: bool) -> float | None:
         """How long to wait for a command: 0 while there is work, None for as long as it takes."""
         if not self._engine.has_work:
-            return None
+            return _PENDING_WAIT_S if self._engine.pending else None
         if not stalled:
             return 0.0
         now = self._clock()
@@ -152,7 +173,7 @@ class EngineThread:
         except Empty:
             return True
 
-    def _carry_out(self, command: _Submit | _Cancel | _Drain) -> None:
+    def _carry_out(self, command: _Submit | _Cancel | _Drain | _Wake) -> None:
         try:
             match command:
                 case _Submit(request, at):
@@ -162,6 +183,8 @@ class EngineThread:
                 case _Drain(deadline):
                     self._engine.close()
                     self._drain_until = deadline
+                case _Wake():
+                    self._awake.clear()
         except DuplicateSequenceError as error:
             # No answer: it would be taken for the end of the sequence that is alive.
             report("sequence id used twice", error)
@@ -181,7 +204,21 @@ class EngineThread:
             outputs = self._engine.take_outputs()
         load = self._engine.load()
         self._delivery.put(outputs, load)
-        return bool(outputs) or load.running > 0
+        return bool(outputs) or self._engine.last_step_tokens > 0
+
+    def _idle(self, now: float) -> None:
+        try:
+            self._engine.idle(now)
+        except Exception as error:  # noqa: BLE001 - outermost loop: what goes on below must not end the thread
+            report("what goes on below the engine failed", error)
+
+    def _leave(self, now: float, deadline: float) -> None:
+        """Nothing is here any more: bring the cache to safety, as long as there is time."""
+        if not self._flushed:
+            self._flushed = True
+            self._engine.flush(now)
+        if not self._engine.pending or now >= deadline:
+            self._drained.set()
 
     def _cut_off(self, now: float) -> None:
         self._cut_short |= self._engine.has_work

@@ -61,9 +61,12 @@ class LoadedModel:
         pool_bytes = cache.memory_bytes or default_pool_bytes(hardware.available_memory_bytes(self.model.device))
         return slots_in(pool_bytes, self.bytes_per_token, cache.page_size)
 
-    def executor(self, num_slots: int) -> ModelExecutor:
-        """Allocate a pool of `num_slots` slots and return what computes on it."""
-        pool = DevicePool(self.layers, num_slots, self.model.dtype, self.model.device)
+    def pool(self, num_slots: int) -> DevicePool:
+        """Allocate a pool of `num_slots` slots."""
+        return DevicePool(self.layers, num_slots, self.model.dtype, self.model.device)
+
+    def executor(self, pool: DevicePool) -> ModelExecutor:
+        """Return what computes on a pool."""
         return ModelExecutor(self.model, self.probed, pool, self.backend, min_rows=self.min_rows)
 
 
@@ -120,7 +123,7 @@ def prepare(
     )
     if not tested:
         num_tokens = num_check_tokens([p.shape.window for p in probed if p.shape.window is not None])
-        self_check(model, loaded.executor(2 * num_tokens), num_tokens)
+        self_check(model, loaded.executor(loaded.pool(2 * num_tokens)), num_tokens)
     progress.report(stage, 1.0)
     return loaded
 

@@ -1,0 +1,164 @@
+"""Puts a worker's cache together: the device pool, and the host and storage tiers below it if they are configured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from hicache import policy
+from hicache.backing import BackingRules
+from hicache.cache import PrefixCache
+from hicache.calibration import calibrate
+from hicache.copier import ThreadTransfer
+from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.cuda_copier import CudaTransfer
+from hicache.host import MirrorRules, WriteBack, WritePolicy, WriteThrough, WriteThroughSelective
+from hicache.naming import PageNames
+from hicache.shares import Share
+from hicache.storage.io import StorageIo
+from hicache.storage.opening import StoreLimits, open_store
+from hicache.storage.store import PageStore, StoreConfigError, StoreUnavailableError
+from hicache.tiered import HostTier, StorageTier, TieredCache
+from hicache.tiers.device import DevicePool
+from hicache.tiers.host import HostPool, HostPoolError
+from hicache.transfer import Transfer
+from worker.config import CacheConfig
+from worker.errors import WorkerStartError
+
+_log = structlog.get_logger(__name__)
+
+CALIBRATION_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
+GPU_HOST_RATIO: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """A worker's cache, with what runs beside it."""
+
+    cache: PrefixCache
+    transfer: Transfer | None = None
+    storage: StorageIo | None = None
+    store: PageStore | None = None  # the storage thread's; others may ask it for figures only
+    host_pool: HostPool | None = None
+
+    def close(self) -> None:
+        """End copies and storage. To be called when the cache's owner has ended."""
+        if self.transfer is not None and not self.transfer.close(CLOSE_TIMEOUT_S):
+            _log.error("copies between device and host did not end", timeout_s=CLOSE_TIMEOUT_S)
+        if self.storage is not None and not self.storage.close(CLOSE_TIMEOUT_S):
+            _log.error("storage did not end", timeout_s=CLOSE_TIMEOUT_S)
+
+
+def build_tiers(
+    config: CacheConfig,
+    pool: DevicePool,
+    *,
+    revision: str,
+    available_bytes: int,
+    on_done: Callable[[], None],
+) -> Tiers:
+    """Return the cache over `pool`. `revision` names the model, for storage; `available_bytes` of memory are free.
+
+    `on_done` is called from any thread when something that the cache waits for has ended. Raises WorkerStartError,
+    naming the setting, for a host pool or a store that cannot be had.
+    """
+    num_host_slots = host_slots(config, pool, available_bytes)
+    shares = {tenant: Share(share.floor, share.weight) for tenant, share in config.shares.items()}
+    if not num_host_slots:
+        if config.storage.url is not None:
+            raise WorkerStartError(
+                "worker.cache.storage.url needs a host tier: set worker.cache.host_ratio, host_bytes or host_slots"
+            )
+        eviction = policy.by_name(config.policy)
+        return Tiers(PrefixCache(pool.num_slots, page_size=config.page_size, policy=eviction, shares=shares))
+    store = None if config.storage.url is None else _open_store(config, config.storage.url)
+    host_pool = _host_pool(config, pool, num_host_slots, available_bytes)
+    transfer = _transfer(pool, host_pool, on_done)
+    cost = LoadCostModel(LoadCostConfig(load_back_threshold=config.load_back_threshold))
+    calibrate(cost, transfer, num_slots=min(pool.num_slots, num_host_slots), timeout_s=CALIBRATION_TIMEOUT_S)
+    rules = MirrorRules(
+        low_watermark=config.low_watermark,
+        high_watermark=config.high_watermark,
+        copy_timeout_s=config.copy_timeout_s,
+    )
+    storage = None if store is None else StorageIo(store, on_done=on_done)
+    cache = TieredCache(
+        pool.num_slots,
+        HostTier(num_host_slots, transfer, _write_policy(config), rules, cost),
+        page_size=config.page_size,
+        policy=policy.by_name(config.policy),
+        shares=shares,
+        storage=None if storage is None else _storage_tier(config, storage, host_pool, revision),
+    )
+    _log.info(
+        "host tier ready", num_slots=num_host_slots, num_bytes=host_pool.num_bytes, pinned=host_pool.pinned,
+        load_tokens_per_s=cost.load_tokens_per_s and round(cost.load_tokens_per_s),
+        storage=None if store is None else store.name,
+    )  # fmt: skip
+    return Tiers(cache, transfer, storage, store, host_pool)
+
+
+def host_slots(config: CacheConfig, pool: DevicePool, available_bytes: int) -> int:
+    """Return how many slots the host tier is to have, in whole pages; 0: there is none."""
+    if config.host_slots is not None:
+        return config.host_slots
+    if config.host_bytes is not None:
+        wanted = config.host_bytes // pool.bytes_per_token
+    elif config.host_ratio is not None:
+        wanted = int(config.host_ratio * pool.num_slots)
+    elif pool.device.type == "cuda":
+        wanted = min(int(GPU_HOST_RATIO * pool.num_slots), available_bytes // 2 // pool.bytes_per_token)
+    else:
+        return 0
+    return wanted // config.page_size * config.page_size
+
+
+def _host_pool(config: CacheConfig, pool: DevicePool, num_slots: int, available_bytes: int) -> HostPool:
+    try:
+        host_pool = HostPool(pool.layers, num_slots, pool.dtype, pin=config.pin, available_bytes=available_bytes)
+    except HostPoolError as error:
+        raise WorkerStartError(f"worker.cache.host_slots, host_bytes or host_ratio: {error}") from error
+    if pool.device.type == "cuda" and not host_pool.pinned:
+        _log.warning("the host pool is not pinned: copies are slower", reason=host_pool.unpinned_reason)
+    return host_pool
+
+
+def _transfer(pool: DevicePool, host_pool: HostPool, on_done: Callable[[], None]) -> Transfer:
+    if pool.device.type == "cuda":
+        return CudaTransfer(pool, host_pool, on_done=on_done)
+    return ThreadTransfer(pool, host_pool, on_done=on_done)
+
+
+def _write_policy(config: CacheConfig) -> WritePolicy:
+    match config.write_policy:
+        case "write_back":
+            return WriteBack()
+        case "write_through":
+            return WriteThrough()
+        case "write_through_selective":
+            return WriteThroughSelective(config.hit_threshold)
+
+
+def _open_store(config: CacheConfig, url: str) -> PageStore:
+    storage = config.storage
+    try:
+        return open_store(
+            url, StoreLimits(max_bytes=storage.max_bytes, ttl_s=storage.ttl_s, timeout_s=storage.timeout_s)
+        )
+    except (StoreConfigError, StoreUnavailableError) as error:
+        raise WorkerStartError(f"worker.cache.{error}") from error
+
+
+def _storage_tier(config: CacheConfig, io: StorageIo, host_pool: HostPool, revision: str) -> StorageTier:
+    storage = config.storage
+    # Whatever gives KV another meaning or another shape is part of every page's name.
+    encoded = revision.encode()
+    seed = b"radixgate.kv" + len(encoded).to_bytes(4, "little") + encoded + host_pool.layout()
+    rules = BackingRules(
+        max_fetch_bytes=storage.max_prefetch_bytes,
+        fetch_timeout_s=storage.prefetch_timeout_s,
+        min_fetch_tokens=storage.page_size,
+    )
+    return StorageTier(io, host_pool, PageNames(storage.page_size, seed), rules)
