@@ -14,7 +14,7 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint format proto bench clean
+.PHONY: help install serve test nightly lint format proto bench clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: install ## Run the full test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
 	$(BIN)/python -m pytest -m alone $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
 	exit $$status
+
+nightly: install ## Run the property tests for much longer
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --timeout 14400 tests/property $(ARGS)
 
 lint: install ## Check style, types, direction of imports and the proto files
 	$(BIN)/ruff check .
