@@ -2,9 +2,11 @@
 
 The model knows which whole-page prefixes are cached, and after an eviction finds out by `peek` which ones are gone.
 Beside it every slot holds what a model would have computed into it, so that a slot that is shared wrongly, reused too
-early or mixed up between namespaces is seen by whoever reads it.
+early or mixed up between namespaces is seen by whoever reads it. And whoever watches the tier has heard of every page
+that is cached, by the name that its key gives it, and of no other.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,11 +18,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hicache import policy
 from hicache.cache import Lease, PrefixCache
-from hicache.keys import PrefixKey, Segment
-from tests.unit.hicache.support import namespace
+from hicache.keys import PrefixKey, Segment, page_hashes
+from hicache.naming import PageNames
+from hicache.shares import Share
+from tests.unit.hicache.support import Diary, namespace, settle
 
 NUM_PAGES = 24
 NAMES = ("a", "b", "public")
+SHARES: list[dict[str, Share]] = [
+    {},
+    {"a": Share(floor=0.25)},
+    {"a": Share(floor=0.5, weight=0.5), "b": Share(floor=0.25, weight=4.0)},
+]
+SEED = b"seed"
 
 # A prefix, told apart by every namespace on its way and the tokens it has in each.
 Path = tuple[tuple[str, bytes], ...]
@@ -58,10 +68,17 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.computed = np.zeros(NUM_PAGES * self.page_size, dtype=np.int64)
 
-    @initialize(policy_name=st.sampled_from(policy.NAMES))
-    def start(self, policy_name: str) -> None:
-        num_slots = NUM_PAGES * self.page_size
-        self.cache = PrefixCache(num_slots, page_size=self.page_size, policy=policy.by_name(policy_name))
+    @initialize(policy_name=st.sampled_from(policy.NAMES), shares=st.sampled_from(SHARES), pages=st.integers(1, 3))
+    def start(self, policy_name: str, shares: dict[str, Share], pages: int) -> None:
+        self.diary = Diary(PageNames(pages * self.page_size, SEED))
+        self.cache = PrefixCache(
+            NUM_PAGES * self.page_size,
+            page_size=self.page_size,
+            policy=policy.by_name(policy_name),
+            shares=shares,
+            names=self.diary.names,
+            watcher=self.diary,
+        )
 
     # ------------------------------------------------------------------------------------------------------ the rules
 
@@ -106,11 +123,15 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def drop(self, name: str, seldom: bool) -> None:
         if not seldom:
             return
-        free = self.cache.num_free_slots
-        assert self.cache.drop(namespace(name)) == self.cache.num_free_slots - free
+        self.cache.drop(namespace(name))
         self.cached = {path: key for path, key in self.cached.items() if name not in dict(path)}
         for sequence in self.running:
             sequence.dropped |= name in sequence.names
+
+    @rule(num_nodes=st.integers(1, 4))
+    def free_what_was_dropped(self, num_nodes: int) -> None:
+        """What a tick does, with less at a time."""
+        self.cache._free_packed(self.cache._removal.reap(num_nodes))
 
     # ------------------------------------------------------------------------------------------ what holds after each
 
@@ -129,10 +150,21 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def the_cache_holds_what_the_model_holds(self) -> None:
         if hasattr(self, "cache"):
             cached = self.cache.num_cached_slots
-            if any(sequence.dropped for sequence in self.running):
+            if self.has_limbo or any(sequence.dropped for sequence in self.running):
                 assert cached >= len(self.cached) * self.page_size
             else:
                 assert cached == len(self.cached) * self.page_size
+
+    @invariant()
+    def whoever_watches_knows_what_is_cached(self) -> None:
+        if hasattr(self, "cache"):
+            names = self.diary.names
+            named = Counter(
+                page_hashes(key, names.page_size, SEED)[-1]
+                for key in self.cached.values()
+                if len(key) % names.page_size == 0
+            )
+            assert named <= self.diary.held if self.has_limbo else named == self.diary.held
 
     def teardown(self) -> None:
         for sequence in self.running:
@@ -142,9 +174,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             for name in NAMES:
                 self.cache.drop(namespace(name))
             self.cache.check()
+            settle(self.cache)
+            self.cache.check()
             assert self.cache.num_free_slots == self.cache.num_slots
+            assert not self.diary.held
 
     # ----------------------------------------------------------------------------------------------- parts of the rules
+
+    @property
+    def has_limbo(self) -> bool:
+        return self.cache._removal.has_limbo
 
     def draw_key(self, data: st.DataObject) -> tuple[tuple[str, ...], PrefixKey]:
         """A key that often goes on from, or parts from, one that was asked for before."""
@@ -167,7 +206,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         expected = self.longest_cached(names, key, max_tokens)
         assert self.cache.peek(key, max_tokens=max_tokens).total == expected
         self.now += 1
-        lease = self.cache.acquire(key, now=self.now, max_tokens=max_tokens, priority=priority)
+        lease = self.cache.acquire(key, now=self.now, max_tokens=max_tokens, priority=priority, tenant=names[-1])
         assert lease.hit.device == lease.num_tokens == expected
         sequence = Running(lease, names, key, expected, expected)
         self.running.append(sequence)
@@ -175,14 +214,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     def advance(self, sequence: Running, num_tokens: int) -> bool:
         """Reserve slots and compute into them, or see to it that there really was no room."""
-        before, held = self.cache.stats(), sequence.lease.slots.tolist()
+        before, held, had_limbo = self.cache.stats(), sequence.lease.slots.tolist(), self.has_limbo
+        tenant, spare = sequence.names[-1], -len(held) % self.page_size
+        available = spare + self.cache.num_available_slots(tenant)
         self.now += 1
         if not sequence.lease.reserve(num_tokens, now=self.now):
-            assert self.cache.stats() == before
             assert sequence.lease.slots.tolist() == held
-            spare = -len(held) % self.page_size
-            assert num_tokens > spare + before.free_slots + before.cached_slots - before.locked_slots
+            assert self.cache.stats() == before or had_limbo
+            assert num_tokens > spare + self.cache.num_available_slots(tenant) >= available
             return False
+        assert num_tokens <= available or had_limbo
         self.learn_what_was_evicted(before.evicted_tokens)
         length = sequence.lease.num_tokens
         assert length == len(held) + num_tokens

@@ -1,9 +1,13 @@
 """Short ways to say what a test means: namespaces by name, and whole requests on a cache."""
 
+from collections import Counter
 from hashlib import blake2b
 
 from hicache.cache import Lease, PrefixCache
-from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, TokenIds
+from hicache.keys import EXTRA_KEY_BYTES, PAGE_HASH_BYTES, Namespace, PrefixKey, TokenIds
+from hicache.naming import PageNames
+from hicache.node import Node
+from hicache.watch import Tier
 
 
 def namespace(name: str = "tenant") -> Namespace:
@@ -40,3 +44,30 @@ def settle(cache: PrefixCache, now: float = 0.0) -> None:
     """Let everything that was dropped be freed."""
     while cache._removal.has_limbo:
         cache.tick(now)
+
+
+class Diary:
+    """Watches a cache without a host, and knows the name of every page that is there.
+
+    A name can be there several times: what was dropped and is not freed yet keeps its own; and to a page that is larger
+    than one of the tree it does not matter where exactly the barrier within it lies.
+    """
+
+    def __init__(self, names: PageNames) -> None:
+        self.names = names
+        self.held: Counter[bytes] = Counter()
+
+    def stored(self, node: Node, begin: int, tier: Tier) -> None:
+        self.held += self._pages(node, begin)
+
+    def removed(self, node: Node, begin: int, tier: Tier) -> None:
+        gone = self._pages(node, begin)
+        assert gone <= self.held
+        self.held -= gone
+
+    def moved(self, node: Node, begin: int) -> None:
+        raise AssertionError("there is no host to move to")
+
+    def _pages(self, node: Node, begin: int) -> Counter[bytes]:
+        names = self.names.between(node, begin, node.depth)
+        return Counter(names[start : start + PAGE_HASH_BYTES] for start in range(0, len(names), PAGE_HASH_BYTES))

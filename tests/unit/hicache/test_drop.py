@@ -9,9 +9,7 @@ import pytest
 from hicache.cache import Holdings, PrefixCache
 from hicache.keys import PrefixKey, Segment
 from hicache.naming import PageNames
-from hicache.node import Node
-from hicache.watch import Tier
-from tests.unit.hicache.support import drop, key, namespace, serve, settle, start
+from tests.unit.hicache.support import Diary, drop, key, namespace, serve, settle, start
 
 PUBLIC = list(range(100, 108))
 NEVER = 10**9
@@ -297,31 +295,6 @@ def test_dropping_what_was_never_there_does_nothing() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- who is told what
-
-
-class Diary:
-    """A watcher that writes down the names of what came and went."""
-
-    def __init__(self, names: PageNames) -> None:
-        self.names = names
-        self.held: set[bytes] = set()
-
-    def stored(self, node: Node, begin: int, tier: Tier) -> None:
-        new = self._pages(node, begin)
-        assert not self.held & new
-        self.held |= new
-
-    def removed(self, node: Node, begin: int, tier: Tier) -> None:
-        gone = self._pages(node, begin)
-        assert gone <= self.held
-        self.held -= gone
-
-    def moved(self, node: Node, begin: int) -> None:
-        raise AssertionError("there is no host to move to")
-
-    def _pages(self, node: Node, begin: int) -> set[bytes]:
-        names = self.names.between(node, begin, node.depth)
-        return {names[start : start + 16] for start in range(0, len(names), 16)}
 
 
 @pytest.mark.parametrize("order", [("a", "public"), ("public", "a"), ("public",)])
