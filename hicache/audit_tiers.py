@@ -22,7 +22,7 @@ def audit_host(
 ) -> None:
     """Raise InvariantError unless every host slot has one owner, and every node counts who needs its host slots.
 
-    `fetching` are the slots of fetches, `waiting` the nodes that leases may load back.
+    `fetching` are the slots of fetches, `waiting` the nodes that leases may load back, or fetches will hang below.
     """
     alive = [*reach(tree.roots.tops.values()), *reach(limbo)]
     outside = list(dict.fromkeys(ghosts))
@@ -30,7 +30,7 @@ def audit_host(
     for node in alive:
         require(
             node.host_ref_counter == len(node.holders) + leases[node],
-            f"host_ref_counter is {node.host_ref_counter}, not {len(node.holders)} holders and {leases[node]} leases",
+            f"host_ref_counter is {node.host_ref_counter}, not {len(node.holders)} holders and {leases[node]} waiting",
         )
     for ghost in outside:
         require(ghost.host_ref_counter == len(ghost.holders) > 0, "a ghost outlives its holders")

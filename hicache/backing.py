@@ -5,7 +5,8 @@ Knows which pages of the tree are where, and no store: it speaks to a `PageIo`, 
     save      pages whose last token came to the host; read from host slots that the save holds
     fetch     lookup    how many of the pages behind the hit the store has; bytes are reserved for what is asked for
               load      into host slots of their own, which nobody else knows
-              done      the leading pages that came are attached to the tree as cold nodes; the rest is freed
+              done      the leading pages that came are attached to the tree as cold nodes; the rest is freed.
+                        What they hang below stays on the host until then, if it is there
               given up  cancelled, too late, or its namespace dropped: freed when the store has let go of it
 """
 
@@ -81,6 +82,7 @@ class Fetch:
         self.fetched_tokens = 0  # that came, and were attached
         self.first_token = 0  # where they begin
         self.slots: Int32Array = np.empty(0, np.int32)
+        self.held: Node | None = None  # what it will hang below
         self.ticket: IoTicket
 
     def cancel(self) -> None:
@@ -137,6 +139,11 @@ class Backing:
     def fetching_slots(self) -> list[Int32Array]:
         """Host slots that no node has yet."""
         return [fetch.slots for fetch in self._fetches]
+
+    @property
+    def held(self) -> list[Node | None]:
+        """The nodes below which fetches will be attached."""
+        return [fetch.held for fetch in self._fetches]
 
     # Saves
 
@@ -234,6 +241,7 @@ class Backing:
         names = self._page_names(key)[first : first + min(wanted, room)]
         fetch = Fetch(key, first, names, account, now + self._rules.fetch_timeout_s)
         self.reserved_bytes += len(names) * self._page_bytes
+        self._hold(fetch)
         fetch.ticket = self._io.lookup(names)
         self._fetches.append(fetch)
         return fetch
@@ -250,6 +258,7 @@ class Backing:
         for fetch in self._fetches:
             if namespace in fetch.key.namespaces:
                 fetch.cancel()
+        self._known.clear()  # what is computed there again must be saved again
         group = group_of(namespace, self._names.seed)
         for save in self._saves:
             if any(name.group == group for name in save.names):
@@ -263,7 +272,8 @@ class Backing:
         for save in [save for save in self._saves if not save.ticket.pending]:
             self._save_ended(save)
         for fetch in list(self._fetches):
-            if not fetch.ticket.pending:
+            # Room on the host is made among nodes whose path is whole: what was dropped has to be gone.
+            if not fetch.ticket.pending and not self._removal.has_limbo:
                 self._advance(fetch, now)
             elif fetch.pending and now >= fetch.deadline:
                 self.late_fetches += 1
@@ -285,6 +295,8 @@ class Backing:
     def _advance(self, fetch: Fetch, now: float) -> None:
         """One of a fetch's tickets has ended: take the next step."""
         ticket = fetch.ticket
+        if ticket.state is IoState.DONE:
+            self._unlearn(fetch.names[ticket.pages :])
         if len(fetch.slots):
             self._attach(fetch, now)
         elif ticket.state is IoState.DONE and ticket.pages and fetch.pending:
@@ -298,6 +310,23 @@ class Backing:
         fetch.pending = False
         self.reserved_bytes -= len(fetch.names) * self._page_bytes
         self._fetches.remove(fetch)
+        self._let_go(fetch)
+
+    def _hold(self, fetch: Fetch) -> None:
+        """Room for a fetch must not be made where it is to be attached."""
+        parts = fetch.key.parts(self._tree.page_bytes // TOKEN_BYTES)
+        node, _ = self._tree.walk(parts, fetch.first_page * self._names.page_bytes)
+        if node is not None:
+            fetch.held = node
+            node.host_ref_counter += 1
+            self._tree.queues.replace(node)
+
+    def _let_go(self, fetch: Fetch) -> None:
+        node, fetch.held = fetch.held, None
+        if node is not None:
+            node.host_ref_counter -= 1
+            self._tree.queues.replace(node)
+            self._tree.merge_with_only_child(node)
 
     def _load(self, fetch: Fetch, count: int, slots: Int32Array) -> None:
         pages = slots.reshape(count, self._page_tokens)

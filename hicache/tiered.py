@@ -156,8 +156,7 @@ class TieredCache(PrefixCache):
         self._mirror_ahead(now)
 
     def prepare(self, num_slots: int, *, now: float) -> None:
-        while self._removal.has_limbo:
-            super().tick(now)
+        self._reap_all(now)
         self._now = now
         self._flights.mirror_ahead(num_slots * TOKEN_BYTES, self._slots.num_free * TOKEN_BYTES, now)
 
@@ -222,14 +221,19 @@ class TieredCache(PrefixCache):
         self._host.check()
         ghosts = self._flights.ghosts
         fetching: list[Int32Array] = []
+        waiting = [lease._on_host for lease in self._leases if isinstance(lease, TieredLease)]
         if self._backing is not None:
             ghosts += self._backing.ghosts
             fetching = self._backing.fetching_slots
-        waiting = [lease._on_host for lease in self._leases if isinstance(lease, TieredLease)]
+            waiting += self._backing.held
         audit_host(self._tree, self._removal.limbo, ghosts, self._host, fetching, waiting)
 
     def _quarantine(self) -> Sequence[Int32Array]:
         return self._flights.quarantine
+
+    def _reap_all(self, now: float) -> None:
+        while self._removal.has_limbo:
+            super().tick(now)
 
     def _mirror_ahead(self, now: float) -> None:
         num_free = self._slots.num_free * TOKEN_BYTES
@@ -363,6 +367,7 @@ class TieredLease(Lease):
 
     def reserve(self, num_tokens: int, *, now: float) -> bool:
         self._assert_ready()
+        self._let_go_of_host()  # what is computed now is not loaded any more
         return super().reserve(num_tokens, now=now)
 
     def commit(self, key: PrefixKey, *, now: float) -> None:

@@ -258,7 +258,7 @@ class RadixTree:
         Returns how many bytes at their front are not needed: they were there already, or what lies before them is not.
         """
         end = begin + len(host_value)
-        node, depth = self._walk(parts, end)
+        node, depth = self.walk(parts, end)
         if depth < begin or depth >= end:
             return len(host_value)
         unneeded = depth - begin
@@ -281,7 +281,7 @@ class RadixTree:
             start += size
         return unneeded
 
-    def _walk(self, parts: Sequence[Part], limit: int) -> tuple[Node | None, int]:
+    def walk(self, parts: Sequence[Part], limit: int) -> tuple[Node | None, int]:
         """Follow a key through all tiers, splitting where it leaves. Returns the node reached and its depth."""
         node: Node | None = None
         start = depth = 0

@@ -95,6 +95,10 @@ class TiersMachine(RuleBasedStateMachine):
         self.world.drop(chance)
 
     @rule(chance=CHANCES)
+    def reap_little(self, chance: random.Random) -> None:
+        self.world.reap_little(chance)
+
+    @rule(chance=CHANCES)
     def prepare(self, chance: random.Random) -> None:
         self.world.prepare(chance)
 

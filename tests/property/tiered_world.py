@@ -236,8 +236,14 @@ class World:
     # Others
 
     def drop(self, chance: random.Random) -> None:
-        if chance.random() < 0.3:
+        if chance.random() < 0.25:
             self.cache.drop(namespace(chance.choice(TENANTS)))
+            self.reap_little(chance)
+
+    def reap_little(self, chance: random.Random) -> None:
+        """What was dropped is freed bit by bit; here in smaller bits than `tick` does it."""
+        for _ in range(chance.randrange(1, 4)):
+            self.cache._free_packed(self.cache._removal.reap(1))
 
     def prepare(self, chance: random.Random) -> None:
         self.cache.prepare(chance.randrange(_NUM_PAGES) * self.page_size, now=self.now)
@@ -258,7 +264,7 @@ class World:
 
     def anything(self, chance: random.Random) -> None:
         """One operation, those that a busy cache sees most often more often."""
-        faults = (self.store_fails, self.drop, self.miss_events, self.restart)
+        faults = (self.store_fails, self.drop, self.reap_little, self.miss_events, self.restart)
         seldom = (*faults, self.acquire, self.load_back, self.prepare, self.flush)
         often = (self.serve, self.compute, self.release, self.prefetch, self.end_fetch)
         busy = (self.serve, self.tick, self.copies_go_on, self.store_works)
