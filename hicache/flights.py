@@ -10,7 +10,7 @@ load      started  the nodes stay cold, and hold; the lease owns the device slot
           stalled, or the lease is released: the lease goes on; the device slots stay here until the copy has ended
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -86,7 +86,7 @@ class Flights:
         self._mirrors: list[Mirror] = []
         self._loads: list[LoadBack] = []
         self._stalled: list[Mirror | LoadBack] = []
-        self._wanted: deque[Node] = deque()
+        self._wanted: OrderedDict[Node, None] = OrderedDict()
         self._quiet_until = float("-inf")
         self.flying_bytes = 0  # of mirrors that are expected to end
         self.mirrored_tokens = self.loaded_tokens = 0
@@ -117,7 +117,7 @@ class Flights:
     def want(self, node: Node) -> None:
         """Mirror a node as soon as there is room for it, wherever it stands in the order of eviction."""
         if _is_dirty(node) and len(self._wanted) < _MAX_WANTED:
-            self._wanted.append(node)
+            self._wanted.setdefault(node)
 
     def mirror_wanted(self, now: float) -> None:
         """Start the mirrors that somebody wanted."""
@@ -125,12 +125,13 @@ class Flights:
             batch: list[Node] = []
             size = 0
             while self._wanted and size < self._max_bytes():
-                node = self._wanted.popleft()
+                node = next(iter(self._wanted))
+                if len(node.value) > self._max_bytes() and _is_dirty(node):
+                    node = self._tree.split(node, self._max_bytes())  # what is below has its turn next
+                else:
+                    del self._wanted[node]
                 if not _is_dirty(node):
                     continue
-                if len(node.value) > self._max_bytes():
-                    self._wanted.appendleft(node)
-                    node = self._tree.split(node, self._max_bytes())
                 if not self._take_off(node, batch):
                     self._wanted.clear()  # the host is full of what is needed there
                     break

@@ -14,6 +14,7 @@ the unlocked leaves. On the host may go
     cold     leaves that are on the host alone
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import count
 from sys import maxsize
@@ -37,7 +38,7 @@ class Queues:
         self.dirty = [Victims(policy, tickets) for _ in accounts]
         self.inner = [Victims(policy, tickets) for _ in accounts]
         self.cold = [Victims(policy, tickets) for _ in accounts]
-        self.spare: dict[Node, None] = {}  # oldest first
+        self.spare: OrderedDict[Node, None] = OrderedDict()  # oldest first
         self.fixed: dict[Node, None] = {}  # below them hangs what was dropped: its path, which must not change
         self.settled_bytes = 0
         self.alone = len(accounts) == 1
@@ -164,9 +165,15 @@ class Queues:
             return None if node is None else (node, len(node.host_value))
         return self._choose(
             claimant,
-            lambda account: _first(self.cold[account]),
+            lambda account: self._first_on_host(self.accounts[account], claimant),
             lambda account: (account.host_bytes, account.host_fair_bytes, account.host_floor_bytes),
         )
+
+    def _first_on_host(self, account: Account, claimant: Account) -> Node | None:
+        # Nobody has counted before whether there is enough: what is promised to others is not there.
+        if account is not claimant and account.host_bytes <= account.host_floor_bytes:
+            return None
+        return _first(self.cold[account.index])
 
     def next_to_mirror(self) -> Node | None:
         """Return the unsettled node that would leave the device next."""
