@@ -60,7 +60,8 @@ def _fields(run: Replay) -> dict[str, Any]:
         "host": run.host,
         "requests": len(run.prompt_tokens),
         "prompt_tokens": int(run.prompt_tokens.sum()),
-        "cached_tokens": int(run.device_hits.sum() + run.host_hits.sum()),
+        "hit_tokens": int(run.device_hits.sum() + run.host_hits.sum()),
+        "cached_tokens": run.cached_tokens,
         "evicted_tokens": run.evicted_tokens,
         "seconds": round(run.seconds, 3),
     }

@@ -48,7 +48,8 @@ class Replay:
     prompt_tokens: IntArray  # [requests]
     device_hits: IntArray  # [requests], tokens
     host_hits: IntArray  # [requests], tokens
-    evicted_tokens: int
+    cached_tokens: int  # on the device at the end
+    evicted_tokens: int  # from the device
     seconds: float
 
     @property
@@ -120,6 +121,7 @@ def replay(trace: Workload, size: CacheSize, progress: Callable[[int], None] = l
         prompt_tokens=counts[:, 0],
         device_hits=counts[:, 1],
         host_hits=counts[:, 2],
+        cached_tokens=cache.num_cached_slots,
         evicted_tokens=cache.stats().evicted_tokens,
         seconds=seconds,
     )

@@ -27,9 +27,10 @@ def test_one_cache_is_reported_as_a_table_and_as_json(tmp_path: Path) -> None:
     assert "hit rate" in output
     found = json.loads(report.read_text())
     assert found["hit_rate"] == pytest.approx(found["device"] + found["host"])
-    assert found["hit_rate"] == pytest.approx(found["cached_tokens"] / found["prompt_tokens"])
+    assert found["hit_rate"] == pytest.approx(found["hit_tokens"] / found["prompt_tokens"])
     assert 0 < found["hit_rate"] < 1
     assert found["host"] == 0
+    assert found["cached_tokens"] == 4096
     assert found["evicted_tokens"] > 0
     assert (found["device_slots"], found["page_size"], found["policy"]) == (4096, 1, "lru")
     assert [found[name] for name in found["runs"][0]] == list(found["runs"][0].values())
