@@ -19,7 +19,7 @@ class DecodeLoop:
     def __init__(self, *, num_sequences: int, context_tokens: int, spare_slots: int) -> None:
         """The last `spare_slots` slots of the pool belong to no sequence."""
         model = load_model(ModelConfig(), SilentProgress())
-        self._executor = model.executor(num_sequences * context_tokens + spare_slots)
+        self._executor = model.executor(model.pool(num_sequences * context_tokens + spare_slots))
         self._batch = _decode_step(num_sequences, context_tokens)
 
     @property

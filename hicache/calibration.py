@@ -16,8 +16,8 @@ _POLL_S: Final = 0.001
 def calibrate(model: LoadCostModel, transfer: Transfer, *, num_slots: int, timeout_s: float) -> bool:
     """Load slots 0 … of both pools, which nobody must use yet and which must hold the same, and let `model` learn.
 
-    `num_slots` is what the smaller pool has. Return whether all loads ended well in time; if not, the model may know
-    less or nothing, and the slots are in use until `transfer` is closed.
+    `num_slots` is what the smaller pool has. Return whether all loads ended well; if not, the model knows less, or
+    nothing. Raises TimeoutError if one has not ended in time: it may still write its slots, so nobody can use the pool.
     """
     deadline = time.monotonic() + timeout_s
     for length in _LENGTHS:
@@ -25,8 +25,7 @@ def calibrate(model: LoadCostModel, transfer: Transfer, *, num_slots: int, timeo
         ticket = transfer.submit(Copy(Direction.LOAD, slots, slots))
         while ticket.pending:
             if time.monotonic() > deadline:
-                ticket.cancel()
-                return False
+                raise TimeoutError(f"loading {len(slots)} tokens from the host took longer than {timeout_s:g} s")
             time.sleep(_POLL_S)
         if ticket.state is not TicketState.DONE:
             return False

@@ -13,8 +13,8 @@ HUGE_PAGE_BYTES: Final = 2 << 20
 def allocate(num_bytes: int) -> Tensor:
     """Return uint8[num_bytes] of zeros, every page of it touched. Raises MemoryError if the system refuses.
 
-    Copies of short runs jump from plane to plane: with pages of 4 KiB half of their time goes into finding the pages
-    (8 % to 15 % of throughput, measured in `benchmarks.copies`), so large pools ask for huge ones.
+    Copies jump from plane to plane with each run, and with pages of 4 KiB each jump begins by finding the page: huge
+    pages made copies of runs of 64 slots 8 % to 15 % faster, and changed nothing for attention.
     """
     if num_bytes < HUGE_PAGE_BYTES or sys.platform != "linux":
         return torch.zeros(num_bytes, dtype=torch.uint8)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hicache.keys import Int32Array
 
-# Below this mean length, runs cost more one by one than all their slots together by index (`benchmarks.copies`).
+# Below this mean length, runs cost more one by one than all their slots together by index.
 SHORT_RUN_TOKENS: Final = 6
 
 

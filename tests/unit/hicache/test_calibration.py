@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from hicache.calibration import calibrate
@@ -22,10 +23,9 @@ def test_the_model_knows_the_speed_of_loads_before_the_first_request() -> None:
     assert transfer.close(timeout_s=10)
 
 
-def test_a_transfer_that_hangs_holds_nobody_up() -> None:
-    transfer, model = ManualTransfer(), LoadCostModel()
-    assert not calibrate(model, transfer, num_slots=100, timeout_s=0.01)
-    assert model.load_tokens_per_s is None
+def test_a_transfer_that_hangs_is_an_error_for_it_may_still_write_its_slots() -> None:
+    with pytest.raises(TimeoutError, match=r"loading 50 tokens from the host took longer than 0\.01 s"):
+        calibrate(LoadCostModel(), ManualTransfer(), num_slots=50, timeout_s=0.01)
 
 
 def test_a_transfer_that_fails_teaches_nothing() -> None:
