@@ -132,7 +132,10 @@ class PrefixCache:
         return (self.num_slots - self._shares.num_floor_slots) // self.page_size * self.page_size
 
     def num_available_slots(self, tenant: str = "") -> int:
-        """Slots that `tenant` can have now: free ones, and what can be evicted for it."""
+        """Slots that `tenant` can have now: free ones, and what can be evicted for it.
+
+        It may be more as long as something is `pending` that a tenant with a floor had, and that was dropped.
+        """
         return self._slots.num_free + self._evictable_for(self._shares.of(tenant)) // TOKEN_BYTES
 
     @property

@@ -150,7 +150,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def the_cache_holds_what_the_model_holds(self) -> None:
         if hasattr(self, "cache"):
             cached = self.cache.num_cached_slots
-            if self.has_limbo or any(sequence.dropped for sequence in self.running):
+            if self.cache.pending or any(sequence.dropped for sequence in self.running):
                 assert cached >= len(self.cached) * self.page_size
             else:
                 assert cached == len(self.cached) * self.page_size
@@ -164,7 +164,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
                 for key in self.cached.values()
                 if len(key) % names.page_size == 0
             )
-            assert named <= self.diary.held if self.has_limbo else named == self.diary.held
+            assert named <= self.diary.held if self.cache.pending else named == self.diary.held
 
     def teardown(self) -> None:
         for sequence in self.running:
@@ -180,10 +180,6 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             assert not self.diary.held
 
     # ----------------------------------------------------------------------------------------------- parts of the rules
-
-    @property
-    def has_limbo(self) -> bool:
-        return self.cache._removal.has_limbo
 
     def draw_key(self, data: st.DataObject) -> tuple[tuple[str, ...], PrefixKey]:
         """A key that often goes on from, or parts from, one that was asked for before."""
@@ -214,16 +210,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     def advance(self, sequence: Running, num_tokens: int) -> bool:
         """Reserve slots and compute into them, or see to it that there really was no room."""
-        before, held, had_limbo = self.cache.stats(), sequence.lease.slots.tolist(), self.has_limbo
+        before, held, was_pending = self.cache.stats(), sequence.lease.slots.tolist(), self.cache.pending
         tenant, spare = sequence.names[-1], -len(held) % self.page_size
         available = spare + self.cache.num_available_slots(tenant)
         self.now += 1
         if not sequence.lease.reserve(num_tokens, now=self.now):
             assert sequence.lease.slots.tolist() == held
-            assert self.cache.stats() == before or had_limbo
+            assert self.cache.stats() == before or was_pending
             assert num_tokens > spare + self.cache.num_available_slots(tenant) >= available
             return False
-        assert num_tokens <= available or had_limbo
+        assert num_tokens <= available or was_pending
         self.learn_what_was_evicted(before.evicted_tokens)
         length = sequence.lease.num_tokens
         assert length == len(held) + num_tokens

@@ -42,7 +42,7 @@ def drop(cache: PrefixCache, name: str = "tenant", now: float = 0.0) -> int:
 
 def settle(cache: PrefixCache, now: float = 0.0) -> None:
     """Let everything that was dropped be freed."""
-    while cache._removal.has_limbo:
+    while cache.pending:
         cache.tick(now)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hicache.cache import Hit, PrefixCache
 from hicache.errors import LeaseError
-from hicache.policy import RankedQueue
+from hicache.policy import RankedQueue, by_name
 from tests.unit.hicache.support import key, namespace, serve, start
 
 LENGTHS_AROUND_A_PAGE = [1, 15, 16, 17, 31, 32, 33]
@@ -306,6 +306,18 @@ def test_a_merged_node_is_as_young_as_its_upper_part_was() -> None:
     with cache.acquire(key([]), now=4.0) as pressure:
         assert pressure.reserve(4, now=4.0)
         assert (cache.peek(key([1, 2, 3, 4])).device, cache.peek(key([5, 6, 7, 8])).device) == (4, 0)
+
+
+def test_a_head_that_was_hit_as_often_as_its_tail_keeps_the_hits_of_both() -> None:
+    cache = PrefixCache(8, policy=by_name("lfu"))
+    serve(cache, key([1, 1, 1, 1]), 0.0)
+    serve(cache, key([2, 2, 2, 2]), 1.0)
+    for now, hit in ((2.0, key([1, 1])), (3.0, key([1, 1, 1, 1])), (4.0, key([2, 2, 2, 2]))):
+        cache.acquire(hit, now=now).release()
+    with cache.acquire(key([]), now=5.0) as pressure:
+        assert pressure.reserve(4, now=5.0)
+        assert (cache.peek(key([1, 1, 1, 1])).device, cache.peek(key([2, 2, 2, 2])).device) == (2, 2)
+        cache.check()
 
 
 def test_splitting_and_merging_keeps_no_memory_alive() -> None:
