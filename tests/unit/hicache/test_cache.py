@@ -312,7 +312,7 @@ def test_a_head_that_was_hit_as_often_as_its_tail_keeps_the_hits_of_both() -> No
     cache = PrefixCache(8, policy=by_name("lfu"))
     serve(cache, key([1, 1, 1, 1]), 0.0)
     serve(cache, key([2, 2, 2, 2]), 1.0)
-    for now, hit in ((2.0, key([1, 1])), (3.0, key([1, 1, 1, 1])), (4.0, key([2, 2, 2, 2]))):
+    for now, hit in ((2.0, key([1, 1, 1, 1])), (3.0, key([1, 1])), (4.0, key([2, 2, 2, 2]))):
         cache.acquire(hit, now=now).release()
     with cache.acquire(key([]), now=5.0) as pressure:
         assert pressure.reserve(4, now=5.0)
