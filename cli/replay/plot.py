@@ -13,7 +13,7 @@ from cli.replay.simulator import Replay
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 _WINDOWS = 60  # along the time axis
 _MAX_WINDOWED = 3  # runs; windows of more than that hide each other
@@ -58,7 +58,7 @@ def _draw_tiers(axes: Any, run: Replay) -> None:
         ylim=(0, None),
     )
     axes.margins(x=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    _in_percent(axes.yaxis)
     axes.legend(loc="upper left")
 
 
@@ -76,7 +76,7 @@ def _draw_over_time(axes: Any, runs: Sequence[Replay]) -> None:
         ylim=(0, None),
     )
     axes.margins(x=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    _in_percent(axes.yaxis)
     axes.legend(fontsize=8)
 
 
@@ -90,7 +90,7 @@ def _draw_by_size(axes: Any, runs: Sequence[Replay]) -> None:
         axes.barh([label(run, runs) for run in runs], [run.hit_rate for run in runs])
         axes.invert_yaxis()
         axes.set(title=f"{texts[sizes[0]]} slots", xlabel="prompt tokens hit")
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        _in_percent(axes.xaxis)
         return
     lines: dict[str, list[tuple[int, float]]] = {}
     for run in runs:
@@ -102,8 +102,13 @@ def _draw_by_size(axes: Any, runs: Sequence[Replay]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [texts[size] for size in sizes])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    _in_percent(axes.yaxis)
     axes.legend(fontsize=8)
+
+
+def _in_percent(axis: Any) -> None:
+    axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def _all_slots(run: Replay) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -68,25 +69,31 @@ def _fields(run: Replay) -> dict[str, Any]:
 
 
 def show(console: Console, trace: Path, runs: Sequence[Replay]) -> None:
-    """Print a row for each run."""
+    """Print a row for each run. What is the same in all runs stands above them, where it is no figure."""
     first = runs[0]
-    table = Table(
-        title=f"{trace.name}: {len(first.prompt_tokens):,} requests, {int(first.prompt_tokens.sum()):,} prompt tokens",
-        title_justify="left",
-    )
+    paged = len({run.cache.page_size for run in runs}) > 1
     hosted = any(run.cache.host_slots for run in runs)
-    columns = ["policy", "page", "device slots", *(["host slots"] if hosted else []), "hit rate"]
-    columns += [*(["device", "host"] if hosted else []), "evicted tokens", "seconds"]
-    for column in columns:
-        table.add_column(column, justify="left" if column == "policy" else "right")
+    title = f"{trace.name}: {len(first.prompt_tokens):,} requests, {int(first.prompt_tokens.sum()):,} prompt tokens"
+    table = Table(
+        title=title if paged else f"{title}, page size {first.cache.page_size}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("policy")
+    for column in _cells(first, paged, hosted):
+        table.add_column(column, justify="right")
     for run in runs:
-        size = run.cache
-        row = [
-            size.policy,
-            str(size.page_size),
-            slots_text(size.device_slots),
-            *([slots_text(size.host_slots)] if hosted else []),
-        ]
-        row += [f"{run.hit_rate:.2%}", *([f"{run.device:.2%}", f"{run.host:.2%}"] if hosted else [])]
-        table.add_row(*row, f"{run.evicted_tokens:,}", f"{run.seconds:.1f}")
+        table.add_row(run.cache.policy, *_cells(run, paged, hosted).values())
     console.print(table)
+
+
+def _cells(run: Replay, paged: bool, hosted: bool) -> dict[str, str]:
+    """The figures of a run by column."""
+    size = run.cache
+    cells = {"page": str(size.page_size)} if paged else {}
+    cells["slots"] = slots_text(size.device_slots)
+    cells |= {"host slots": slots_text(size.host_slots)} if hosted else {}
+    cells["hit rate"] = f"{run.hit_rate:.2%}"
+    cells |= {"device": f"{run.device:.2%}", "host": f"{run.host:.2%}"} if hosted else {}
+    return cells | {"evicted": f"{run.evicted_tokens:,}", "seconds": f"{run.seconds:.1f}"}

@@ -61,7 +61,7 @@ def test_what_leaves_the_device_is_found_on_the_host(tmp_path: Path) -> None:
     alone, tiered = json.loads(report.read_text())["runs"]
     assert tiered["host"] > 0
     assert tiered["hit_rate"] > alone["hit_rate"]
-    assert "host slots" in output.replace("\n", " ") or "host" in output
+    assert "host slots" in output
 
 
 @pytest.mark.parametrize(
