@@ -166,6 +166,7 @@ class TieredCache(PrefixCache):
     def flush(self, *, now: float) -> None:
         if self._backing is None:
             return
+        self._reap_all(now)
         self._now = now
         pending = list(self._tree.roots.tops.values())
         while pending:
