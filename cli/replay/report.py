@@ -96,4 +96,4 @@ def _cells(run: Replay, paged: bool, hosted: bool) -> dict[str, str]:
     cells |= {"host slots": slots_text(size.host_slots)} if hosted else {}
     cells["hit rate"] = f"{run.hit_rate:.2%}"
     cells |= {"device": f"{run.device:.2%}", "host": f"{run.host:.2%}"} if hosted else {}
-    return cells | {"evicted": f"{run.evicted_tokens:,}", "seconds": f"{run.seconds:.1f}"}
+    return cells | {"evicted": f"{run.evicted_tokens:,}"}
