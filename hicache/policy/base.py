@@ -38,8 +38,10 @@ class VictimQueue(Protocol):
 
 
 class EvictionPolicy(Protocol):
-    """Orders leaves. A leaf's rank is taken when it becomes evictable, and holds until somebody touches the leaf or
-    the policy's own queue moves it. A policy without state serves any number of queues; one with state says so.
+    """Orders leaves. Two leaves can be compared by their ranks of the same moment.
+
+    Without state, a rank holds until somebody touches the leaf, and any number of queues can share a policy. A policy
+    with state says what moves its ranks, and its own queue follows.
     """
 
     name: ClassVar[str]
