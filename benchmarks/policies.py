@@ -28,6 +28,7 @@ from matplotlib import pyplot
 
 PAGE_SIZE = 16
 PARTS = (16, 4, 2)  # the pool is so many times smaller than what the workload fills
+STRONG = {"lru": "black", "lhd": "crimson"}  # what the others are compared with
 MOONCAKE_SLOTS = (2**18, 2**20, 2**22, 2**24)
 
 
@@ -121,11 +122,12 @@ def plot(path: Path, rows: list[Row]) -> None:
     for panel, name in zip(axes.flat, names, strict=False):
         members = [row for row in rows if row.workload == name]
         for each in policy.NAMES:
-            strong = each in {"lru", "lhd"}
+            strong = each in STRONG
             panel.plot(
                 [row.device_slots for row in members],
                 [100 * row.hit_rates[each] for row in members],
                 marker="o",
+                color=STRONG.get(each),
                 linewidth=2.5 if strong else 1,
                 alpha=1.0 if strong else 0.6,
                 label=each,
