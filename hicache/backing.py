@@ -160,11 +160,16 @@ class Backing:
                 if not above.host_value and not self._knows(above):
                     wanted[above] = None
             for name, path in self._pages_touching(node):
-                if name.page not in self._known and all(piece.mirrored for piece, _, _ in path):
-                    self._learn(name.page)
-                    names.append(name)
-                    pages.append(_slots_of(path))
-                    held.update(dict.fromkeys(piece for piece, _, _ in path))
+                if name.page in self._known:
+                    continue
+                missing = [piece for piece, _, _ in path if not piece.mirrored]
+                if missing:
+                    wanted.update(dict.fromkeys(piece for piece in missing if piece.depth <= node.depth))
+                    continue
+                self._learn(name.page)
+                names.append(name)
+                pages.append(_slots_of(path))
+                held.update(dict.fromkeys(piece for piece, _, _ in path))
         if names:
             self._start_save(list(held), names, pages)
         return list(wanted)

@@ -1,0 +1,220 @@
+"""What storage brings to the host for a request that waits: all of it, a part, nothing, or too late."""
+
+import pytest
+
+from hicache.backing import BackingRules
+from hicache.storage.fake_io import InstantIo
+from hicache.storage.memory import MemoryStore
+from tests.property.tiers import WatchedStore
+from tests.unit.hicache.support import key, namespace
+from tests.unit.hicache.tiers import Tiers
+
+LONG = list(range(100, 116))  # four pages of names
+MORE = key([*LONG, 1])
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Has the four pages."""
+    store = MemoryStore(1 << 20)
+    writer = Tiers(store=store)
+    writer.serve(key(LONG))
+    writer.mirror_everything()
+    assert store.stats().num_pages == 4
+    return store
+
+
+def test_what_one_cache_saved_another_one_loads_as_it_was(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    fetch = tiers.fetch(MORE)
+    assert fetch is not None
+    tiers.settle()
+    assert not fetch.pending
+    lease = tiers.load(MORE, fetch=fetch)
+    tiers.settle()
+    assert (lease.hit.device, lease.hit.host, lease.hit.storage) == (0, 0, 16)
+    tiers.finish(lease, MORE)
+
+
+def test_only_what_is_missing_on_the_host_is_fetched(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.serve(key(LONG[:6]))
+    fetch = tiers.fetch(MORE)
+    assert fetch is not None
+    assert len(fetch.names) == 3
+    tiers.settle()
+    lease = tiers.load(MORE, fetch=fetch)
+    tiers.settle()
+    assert (lease.hit.device, lease.hit.host, lease.hit.storage) == (6, 0, 10)
+    tiers.finish(lease, MORE)
+
+
+def test_nothing_is_asked_for_that_is_there(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.serve(key(LONG))
+    assert tiers.fetch(MORE) is None
+
+
+def test_too_little_is_not_worth_asking(store: MemoryStore) -> None:
+    tiers = Tiers(store=store, backing=BackingRules(min_fetch_tokens=17))
+    assert tiers.fetch(MORE) is None
+
+
+def test_fetched_tokens_that_the_host_had_before_count_for_the_host(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    fetch = tiers.fetch(MORE)
+    tiers.to_host(key(LONG[:8]))
+    lease = tiers.load(MORE, fetch=fetch)
+    tiers.settle()
+    assert (lease.hit.host, lease.hit.storage) == (8, 8)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_thousand_aborted_fetches_leave_the_budget_as_it_was(store: MemoryStore, steps: int) -> None:
+    tiers = Tiers(store=store, backing=BackingRules(min_fetch_tokens=1, max_fetch_bytes=4 * 32))
+    for _ in range(1000):
+        fetch = tiers.fetch(MORE)
+        assert fetch is not None, "the budget is used up"
+        for _ in range(steps):
+            tiers.io.advance()
+            tiers.cache.tick(tiers.now)
+        fetch.cancel()
+        tiers.io.finish_all()
+        tiers.cache.tick(tiers.now)
+        tiers.cache.drop(namespace())  # or what came would be there
+        tiers.io.tasks.clear()  # the store keeps its pages
+        tiers.cache.tick(tiers.now)
+    tiers.cache.check()
+    assert tiers.stats.fetch_reserved_bytes == 0
+    assert tiers.cache.pending == 0
+    assert tiers.stats.host_free_slots == 64
+
+
+def test_fetches_together_ask_for_no_more_bytes_than_allowed(store: MemoryStore) -> None:
+    tiers = Tiers(store=store, backing=BackingRules(min_fetch_tokens=1, max_fetch_bytes=6 * 32))
+    first, second, third = tiers.fetch(MORE), tiers.fetch(key([*LONG, 2])), tiers.fetch(key([*LONG, 3]))
+    assert first is not None
+    assert second is not None
+    assert (len(first.names), len(second.names), third) == (4, 2, None)
+    tiers.settle()
+    assert tiers.stats.fetch_reserved_bytes == 0
+
+
+def test_a_fetch_that_takes_too_long_is_given_up(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    fetch = tiers.fetch(MORE)
+    assert fetch is not None
+    tiers.io.finish()  # it is found
+    tiers.tick()
+    tiers.io.advance()  # one page has come
+    tiers.tick(3.0)
+    assert not fetch.pending
+    assert tiers.stats.late_fetches == 1
+    assert tiers.stats.host_free_slots == 48, "the store may still write there"
+    tiers.settle()
+    assert tiers.stats.host_free_slots == 64
+    assert tiers.cache.peek(MORE).total == 0
+
+
+def test_a_page_that_is_lost_makes_a_shorter_hit() -> None:
+    store = WatchedStore(MemoryStore(1 << 20))
+    writer = Tiers(io=InstantIo(store))
+    writer.serve(key(LONG))
+    writer.mirror_everything()
+    reader = Tiers(io=InstantIo(store))
+    fetch = reader.fetch(MORE)
+    assert fetch is not None
+    store.lost.add(fetch.names[2].page)
+    reader.settle()
+    assert reader.cache.peek(MORE).host == 8
+    lease = reader.load(MORE, fetch=fetch)
+    reader.settle()
+    assert lease.hit.storage == 8
+    reader.finish(lease, MORE)
+
+
+def test_a_dead_store_is_counted_and_nothing_else() -> None:
+    store = WatchedStore(MemoryStore(1 << 20))
+    store.away = True
+    tiers = Tiers(io=InstantIo(store))
+    fetch = tiers.fetch(MORE)
+    tiers.serve(MORE)
+    tiers.mirror_everything()
+    assert fetch is not None
+    assert not fetch.pending
+    assert (tiers.stats.failed_fetches, tiers.stats.failed_saves, tiers.stats.saved_pages) == (1, 1, 0)
+    assert tiers.stats.fetch_reserved_bytes == 0
+
+
+def test_a_fetch_may_end_in_the_middle_of_its_load(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    fetch = tiers.fetch(MORE)
+    tiers.io.finish()
+    tiers.tick()
+    tiers.io.advance()
+    tiers.io.advance()
+    tiers.io.fail("the connection broke")
+    tiers.tick()
+    lease = tiers.load(MORE, fetch=fetch)
+    tiers.settle()
+    assert lease.hit.storage == 8, "the pages that came are whole"
+    tiers.finish(lease, MORE)
+
+
+def test_what_a_fetch_hangs_below_is_not_evicted_for_it(store: MemoryStore) -> None:
+    tiers = Tiers(32, 16, store=store)
+    tiers.to_host(key(LONG[:8]))
+    tiers.to_host(key(list(range(8)), "other"))  # used later than what the fetch hangs below
+    fetch = tiers.fetch(MORE)
+    tiers.settle()
+    assert fetch is not None
+    assert fetch.fetched_tokens == 8
+    assert tiers.cache.peek(MORE).host == 16
+
+
+def test_a_fetch_waits_until_what_was_dropped_is_gone(store: MemoryStore) -> None:
+    tiers = Tiers(700, 700, store=store)
+    tiers.to_host(*(key([5, n, n], "dropped") for n in range(345)))
+    fetch = tiers.fetch(MORE)
+    tiers.io.finish_all()
+    tiers.cache.drop(namespace("dropped"))
+    tiers.tick()
+    assert tiers.cache.stats().nodes > 0, "some of it is not gone yet"
+    tiers.settle()
+    assert fetch is not None
+    assert fetch.fetched_tokens == 16
+
+
+def test_a_namespace_that_is_dropped_is_fetched_no_more(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    fetch = tiers.fetch(MORE)
+    tiers.io.finish()
+    tiers.tick()
+    tiers.io.advance()
+    tiers.cache.drop(namespace())
+    tiers.settle()
+    assert fetch is not None
+    assert not fetch.pending
+    assert tiers.cache.peek(MORE).total == 0
+    assert tiers.stats.host_free_slots == 64
+    assert store.stats().num_pages == 0
+
+
+def test_a_prefix_that_left_the_host_cannot_be_continued(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.serve(key(LONG[:8]))
+    fetch = tiers.fetch(MORE)
+    tiers.empty_device()  # it was dirty, and is lost
+    tiers.settle()
+    assert fetch is not None
+    assert fetch.fetched_tokens == 0
+    assert tiers.stats.host_free_slots == 64
+
+
+def test_two_fetches_of_the_same_pages_leave_them_there_once(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.fetch(MORE)
+    tiers.fetch(key([*LONG, 2]))
+    tiers.settle()
+    assert tiers.stats.host_free_slots == 48
+    assert tiers.cache.peek(MORE).host == 16
