@@ -82,8 +82,9 @@ class Pace:
     mirror_unit_tokens: int = 256
     # Between two of these a load can be cancelled or closed.
     load_unit_tokens: int = 1_024
-    # Share of its time the thread may spend on mirrors; the rest of it, it sleeps.
-    mirror_duty: float = 0.1
+    # Share of its time the thread may spend on mirrors; the rest of it, it sleeps. A decode that uses all cores loses
+    # somewhat more than this share (`benchmarks.copies`).
+    mirror_duty: float = 0.05
 
     def __post_init__(self) -> None:
         for field in ("mirror_unit_tokens", "load_unit_tokens"):

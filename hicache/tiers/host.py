@@ -28,9 +28,9 @@ class HostPool:
     """KV of `num_slots` tokens in main memory, in the layout of the device pool (`PoolLayout`), zeroed and touched.
 
     Layer first, like the device pool, and not page first: a copy between equal layouts moves whole runs, plane by
-    plane, while one that turns pages around moves a few hundred bytes at a time: 9 instead of 14 GB/s for long runs,
-    the same for runs of 64 slots (`benchmarks.copies`). Storage wants pages in one piece and gets them packed on its
-    own thread, where nobody waits.
+    plane, while one that turns pages around moves a few hundred bytes at a time. Measured (`benchmarks.copies`): 12
+    against 8 GB/s for long runs, 9 against 8 for runs of 64 slots; scattered slots are the exception, 3 against 4.
+    Storage wants pages in one piece and gets them packed on its own thread, where nobody waits.
     """
 
     def __init__(
