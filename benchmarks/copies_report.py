@@ -49,7 +49,7 @@ def plot(path: Path, bandwidths: Sequence[Row], disturbances: Sequence[Row]) -> 
             axes.plot(runs, [row[name] for row in rows], style, label=name.replace("_", " "))
         axes.set(title=direction, xlabel="slots in a run", ylabel="GB/s", ylim=(0, None))
         axes.grid(alpha=0.3)
-        axes.legend()
+        axes.legend(loc="lower right")
     duties = [f"{row['duty']:g}" for row in disturbances]
     bars = beside.bar(duties, [100 * row["loss"] for row in disturbances], color="tab:red")
     beside.bar_label(bars, [f"{row['mirrored_tokens_per_s'] / 1e3:,.0f}k tokens/s" for row in disturbances], fontsize=8)
