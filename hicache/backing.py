@@ -2,7 +2,7 @@
 
 Knows which pages of the tree are where, and no store: it speaks to a `PageIo`, and polls its tickets.
 
-    save      pages whose last token came to the host; read from host slots that the save holds
+    save      pages that are whole on the host, under the node they end in; read from host slots that the save holds
     fetch     lookup    how many of the pages behind the hit the store has; bytes are reserved for what is asked for
               load      into host slots of their own, which nobody else knows
               done      the leading pages that came are attached to the tree as cold nodes; the rest is freed.
@@ -28,6 +28,7 @@ from hicache.storage.store import GROUP_BYTES, PageName
 from hicache.tree import RadixTree
 
 _KNOWN_PAGES = 200_000  # names of pages that were saved or found lately
+_INCOMPLETE = 4_096  # nodes whose copy is waited for
 
 
 class PagePool(Protocol):
@@ -117,6 +118,8 @@ class Backing:
         self._saves: list[Save] = []
         self._fetches: list[Fetch] = []
         self._known: OrderedDict[bytes, None] = OrderedDict()
+        # By what they lack: nodes in which pages end that are not all on the host.
+        self._incomplete: OrderedDict[Node, dict[Node, None]] = OrderedDict()
         self._saving_tokens = 0
         self.reserved_bytes = 0
         self.saved_pages = self.failed_saves = self.skipped_saves = 0
@@ -155,16 +158,19 @@ class Backing:
         pages: list[Int32Array] = []
         held: dict[Node, None] = {}
         wanted: dict[Node, None] = {}
-        for node in nodes:
+        for node in self._completed_by(nodes):
+            if not self._in_reach(node):
+                continue
             for above in _above(node):
                 if not above.host_value and not self._knows(above):
                     wanted[above] = None
-            for name, path in self._pages_touching(node):
+            for name, path in self._pages_of(node):
                 if name.page in self._known:
                     continue
                 missing = [piece for piece, _, _ in path if not piece.mirrored]
                 if missing:
-                    wanted.update(dict.fromkeys(piece for piece in missing if piece.depth <= node.depth))
+                    wanted.update(dict.fromkeys(missing))
+                    self._wait(node, missing)
                     continue
                 self._learn(name.page)
                 names.append(name)
@@ -173,6 +179,29 @@ class Backing:
         if names:
             self._start_save(list(held), names, pages)
         return list(wanted)
+
+    def _in_reach(self, node: Node) -> bool:
+        """Whether the namespace of a node lives on: storage has been told already to remove what was dropped."""
+        space = node.space
+        return space is not None and self._tree.roots.spaces.get(space.namespace) is space
+
+    def _completed_by(self, nodes: Sequence[Node]) -> list[Node]:
+        """These nodes, and those that have pages which only lacked them."""
+        completed = dict.fromkeys(nodes)
+        for node in nodes:
+            for below in self._incomplete.pop(node, ()):
+                between: Node | None = below
+                while between is not None and between is not node and between.mirrored:
+                    completed[between] = None  # what waited may have been split
+                    between = between.above
+        return list(completed)
+
+    def _wait(self, node: Node, missing: Sequence[Node]) -> None:
+        """Look at the pages of `node` again when what they lack is on the host."""
+        for piece in missing:
+            self._incomplete.setdefault(piece, {})[node] = None
+        while len(self._incomplete) > _INCOMPLETE:
+            self._incomplete.popitem(last=False)
 
     def _start_save(self, nodes: list[Node], names: list[PageName], pages: list[Int32Array]) -> None:
         num_tokens = len(pages) * self._page_tokens
@@ -189,28 +218,18 @@ class Backing:
         self._saves.append(save)
         save.ticket = self._io.save(names, lambda index: self._pool.read_page(pages[index]))
 
-    def _pages_touching(self, node: Node) -> Iterator[tuple[PageName, list[tuple[Node, int, int]]]]:
-        """Every page that has a token in `node`, with the pieces of nodes that it consists of: (node, begin, end), in
-        bytes of depth.
+    def _pages_of(self, node: Node) -> Iterator[tuple[PageName, list[tuple[Node, int, int]]]]:
+        """Every page that ends in `node`, with the pieces of nodes that it consists of: (node, begin, end), in bytes of
+        depth.
         """
         page_bytes = self._names.page_bytes
-        reach = -(-node.depth // page_bytes) * page_bytes  # a page that begins here ends there at the latest
-        pending = [node]
-        while pending:
-            end = pending.pop()
-            if end.key:
-                group = self.group(end)
-                begin = end.depth - len(end.key)
-                names = self._names.between(end, begin, min(end.depth, reach))
-                first = begin // page_bytes
-                for index in range(len(names) // PAGE_HASH_BYTES):
-                    name = names[index * PAGE_HASH_BYTES : (index + 1) * PAGE_HASH_BYTES]
-                    yield (
-                        PageName(group, name),
-                        _path(end, (first + index) * page_bytes, (first + index + 1) * page_bytes),
-                    )
-            if end.depth < reach:
-                pending.extend(end.children.values())
+        group = self.group(node)
+        begin = node.depth - len(node.key)
+        names = self._names.between(node, begin, node.depth)
+        start = begin // page_bytes * page_bytes
+        for at in range(0, len(names), PAGE_HASH_BYTES):
+            yield PageName(group, names[at : at + PAGE_HASH_BYTES]), _path(node, start, start + page_bytes)
+            start += page_bytes
 
     def _knows(self, node: Node) -> bool:
         """Whether all pages that end in a node are known to be in storage."""

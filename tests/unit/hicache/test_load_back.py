@@ -30,12 +30,10 @@ def tiers() -> Tiers:
 
 def test_a_lease_is_loading_until_its_copy_has_ended(tiers: Tiers) -> None:
     lease = tiers.load(MORE)
-    assert lease.loading
-    assert lease.num_tokens == 0
+    assert (lease.loading, lease.num_tokens) == (True, 0)
     tiers.transfer.finish_all()
     tiers.tick()
-    assert not lease.loading
-    assert lease.num_tokens == lease.hit.host == 16
+    assert (lease.loading, lease.num_tokens, lease.hit.host) == (False, 16, 16)
     tiers.finish(lease, MORE)
 
 

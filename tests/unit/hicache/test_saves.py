@@ -44,6 +44,22 @@ def test_what_lies_above_a_saved_page_is_saved_too() -> None:
     held.release()
 
 
+def test_a_page_is_saved_when_the_last_part_of_it_comes_to_the_host() -> None:
+    tiers = Tiers()
+    tiers.serve(key([*LONG[:6], 1, 2]), key([*LONG[:6], 3, 4]))
+    upper, lower = tiers.node_of(key(LONG[:6])), tiers.node_of(key([*LONG[:6], 1, 2]))
+    tiers.cache._flights.want(lower)
+    tiers.tick()
+    tiers.transfer.finish_all()
+    tiers.tick()
+    assert lower.mirrored
+    assert not tiers.io.tasks
+    tiers.serve(key([*LONG[:6], 1]))  # splits what waits
+    tiers.settle()
+    assert upper.mirrored
+    assert pages(tiers) == set(page_hashes(key([*LONG[:6], 1, 2]), 4, SEED))
+
+
 def test_pages_of_a_node_that_was_split_grown_trimmed_and_merged_have_their_names() -> None:
     tiers = Tiers()
     lease = tiers.start(key(LONG[:6]))
@@ -95,6 +111,16 @@ def test_a_save_under_way_is_stopped_when_its_namespace_is_dropped() -> None:
     tiers.settle()
     assert pages(tiers) == set()
     assert tiers.stats.host_free_slots == 64
+
+
+def test_a_copy_that_ends_after_the_drop_of_its_namespace_is_not_saved() -> None:
+    tiers = Tiers(2000, 2000)
+    tiers.serve(*(key([5, 5, 5, n]) for n in range(300)))  # more than a tick frees
+    tiers.cache.flush(now=tiers.now)
+    tiers.cache.drop(namespace())
+    tiers.transfer.finish_all()
+    tiers.settle()
+    assert pages(tiers) == set()
 
 
 def test_a_node_that_is_being_saved_stays_on_the_host() -> None:

@@ -29,7 +29,7 @@ PAIRS = {
 }
 
 
-@pytest.fixture(params=PAIRS.values(), ids=PAIRS.keys())
+@pytest.fixture(params=list(PAIRS.values()), ids=list(PAIRS))
 def other(request: pytest.FixtureRequest) -> PrefixKey:
     assert isinstance(request.param, Namespace)
     return PrefixKey.of(request.param, [*TOKENS, 1])

@@ -14,10 +14,11 @@ from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
 from hicache.naming import PageNames
 from hicache.node import Node
 from hicache.shares import Share
+from hicache.stats import TierStats
 from hicache.storage.fake_io import ManualIo
 from hicache.storage.io import PageIo
 from hicache.storage.memory import MemoryStore
-from hicache.tiered import HostTier, StorageTier, TieredCache, TieredLease, TierStats
+from hicache.tiered import HostTier, StorageTier, TieredCache, TieredLease
 from hicache.transfer import Ticket
 from tests.property.tiers import Memories, computed
 
