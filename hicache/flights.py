@@ -23,6 +23,7 @@ from hicache.removal import Removal
 from hicache.transfer import Copy, Direction, Ticket, TicketState, Transfer
 from hicache.tree import RadixTree
 
+_SHORTEST_MIRROR = 64  # tokens; a leaf is not cut into shorter pieces for it
 _MAX_WANTED = 100_000  # nodes that wait for their mirror because somebody wanted it
 
 
@@ -162,8 +163,11 @@ class Flights:
                 continue
             if self._room() <= 0:
                 break
-            if len(node.value) > self._max_bytes():
-                self._tree.split(node, len(node.value) - self._max_bytes())
+            most = min(
+                self._max_bytes(), max(self._whole_pages(size), self._whole_pages(_SHORTEST_MIRROR * TOKEN_BYTES))
+            )
+            if len(node.value) > most:
+                self._tree.split(node, len(node.value) - most)
             if not self._take_off(node, batch):
                 break
             size -= len(node.value)
@@ -206,6 +210,10 @@ class Flights:
     def _room(self) -> int:
         stalled = sum(mirror.num_bytes for mirror in self._stalled if isinstance(mirror, Mirror))
         return self._rules.max_flying_tokens * TOKEN_BYTES - self.flying_bytes - stalled
+
+    def _whole_pages(self, size: int) -> int:
+        page_bytes = self._tree.page_bytes
+        return -(-size // page_bytes) * page_bytes
 
     def _max_bytes(self) -> int:
         page_bytes = self._tree.page_bytes

@@ -132,6 +132,7 @@ def _serve(cache: PrefixCache, namespace: Namespace, request: TraceRequest) -> t
     now = request.timestamp_s
     key = PrefixKey.of(namespace, _stored(request, cache.num_slots))
     with cache.acquire(key, now=now, max_tokens=len(request.prompt) - 1) as lease:
+        cache.prepare(len(key) - lease.num_tokens, now=now)
         lease.load_back(now=now)
         missing = len(key) - lease.num_tokens
         cache.prepare(missing, now=now)
