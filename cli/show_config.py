@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from cli.config import Config
 from metrics.logs import mask_value
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def as_toml(config: Config) -> str:
@@ -17,12 +20,17 @@ def as_toml(config: Config) -> str:
 def _lines(section: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     values = {name: value for name, value in section.items() if not isinstance(value, dict)}
     if values and path:
-        yield f"\n[{'.'.join(path)}]"
+        yield f"\n[{'.'.join(map(_key, path))}]"
     for name, value in values.items():
         yield f"# {name} is not set" if value is None else f"{name} = {_value(mask_value(name, value))}"
     for name, value in section.items():
         if isinstance(value, dict):
             yield from _lines(value, (*path, name))
+
+
+def _key(name: str) -> str:
+    """A name as it stands in a header: what a person chose, as the name of a tenant, may need quotes."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _value(value: object) -> str:

@@ -20,6 +20,8 @@ PREDICATES = {
     "is_address": "must read HOST:PORT, with a port from 0 to 65535",
     "is_key_material": "must be 16 to 64 bytes long",
     "is_redis_url": "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH",
+    "is_storage_url": "must read file:///FOLDER, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER or memory://",
+    "isfinite": "must be a finite number",
 }
 
 
@@ -97,6 +99,6 @@ def _demand(details: ErrorDetails) -> str:
     message = details["msg"]
     if details["type"] == "predicate_failed":
         return next((demand for name, demand in PREDICATES.items() if f"'{name}'" in message), message)
-    if details["type"] == "dataclass_type":
+    if details["type"] in {"dataclass_type", "dict_type"}:
         return "must be a section with settings inside"
     return message.replace("Input should", "must").replace("String should", "must").replace("List should", "must")

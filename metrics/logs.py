@@ -18,7 +18,9 @@ OMITTED = "<omitted>"
 _SECRET_NAME = re.compile(r"(^|_)(authorization|password|passwd|secret|credential|api_key|admin_token|private_key)$")
 _CONTENT_NAMES = frozenset({"prompt", "text", "content", "messages", "token_ids", "completion", "output_text"})
 _BEARER = re.compile(r"\b(bearer\s+)\S+", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+(@)")
+# Up to the last @: what is no valid URL because of its password must not show it either.
+_URL_PASSWORD = re.compile(r"(\w+://[^/\s:@]*:)\S+(@)")
+_QUERY_SECRET = re.compile(r"([?&]\w*(?:password|secret|token)=)[^&\s]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,20 @@ def mask_value(name: str, value: Any) -> Any:
     if lowered in _CONTENT_NAMES:
         return OMITTED
     if isinstance(value, str):
-        return _URL_PASSWORD.sub(rf"\1{MASK}\2", _BEARER.sub(rf"\1{MASK}", value))
+        masked = _mask_text(value)
+        if lowered.endswith("url") and masked == value and "@" in value:
+            return MASK + value[value.rindex("@") :]  # a name alone, or what only should be a URL
+        return masked
     if isinstance(value, Mapping):
         return {key: mask_value(str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [mask_value("", inner) for inner in value]
     return value
+
+
+def _mask_text(text: str) -> str:
+    masked = _URL_PASSWORD.sub(rf"\1{MASK}\2", _BEARER.sub(rf"\1{MASK}", text))
+    return _QUERY_SECRET.sub(rf"\1{MASK}", masked)
 
 
 def _rendering(pretty: bool, stream: TextIO) -> list[structlog.typing.Processor]:

@@ -4,14 +4,18 @@ The bounds are `annotated_types` metadata, so that this module needs no validati
 checked here, when the value is made.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
-PolicyName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority"]
-PositiveFloat = Annotated[float, Gt(0)]
+from hicache.storage.opening import SCHEMES
+
+PolicyName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "lhd"]
+PositiveFloat = Annotated[float, Gt(0), Predicate(math.isfinite)]
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 Name = Annotated[str, MinLen(1)]
@@ -24,6 +28,19 @@ def is_address(value: str) -> bool:
 
 
 Address = Annotated[str, Predicate(is_address)]
+
+
+def is_storage_url(value: str) -> bool:
+    """Whether `value` begins like the URL of a store. What else a store wants of it is said where it is opened."""
+    try:
+        url = urlsplit(value)
+        _ = url.port  # raises ValueError where it is no port
+    except ValueError:
+        return False
+    return url.scheme in SCHEMES and "://" in value
+
+
+StorageUrl = Annotated[str, Predicate(is_storage_url)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +71,7 @@ class EngineConfig:
 class StorageConfig:
     """Where prefixes outlive a worker and are shared with others. Without a `url` there is no storage tier."""
 
-    url: Name | None = None  # file:///folder, redis://host:port/0, rediss://…, memory://
+    url: StorageUrl | None = None  # file:///folder, redis://host:port/0, rediss://…, memory://
     max_bytes: PositiveInt = 16 << 30  # of all that share it
     ttl_s: PositiveFloat = 86_400.0  # where the store can: pages that nobody used for so long are gone
     timeout_s: PositiveFloat = 2.0  # for each answer of a server
@@ -88,7 +105,7 @@ class CacheConfig:
     host_bytes: NonNegativeInt | None = None
     # Host slots for each device slot. None: 2 where the device is a GPU, as far as half of the memory that is free
     # goes; 0 where it is the CPU, whose pool lies in the same memory.
-    host_ratio: Annotated[float, Ge(0)] | None = None
+    host_ratio: Annotated[float, Ge(0), Predicate(math.isfinite)] | None = None
     pin: Literal["auto", "require", "never"] = "auto"  # the host pool's memory, for a GPU
     write_policy: Literal["write_back", "write_through", "write_through_selective"] = "write_back"
     hit_threshold: PositiveInt = 2  # of write_through_selective

@@ -87,7 +87,10 @@ def test_an_unknown_section_lists_what_there_is() -> None:
         ("worker.engine.max_running=0", "0 is not allowed: must be greater than or equal to 1"),
         ("worker.engine.max_running=true", "true is not allowed: must be a valid integer"),
         ('worker.engine.max_running="8"', '"8" is not allowed: must be a valid integer'),
-        ("worker.cache.policy=lru2", "\"lru2\" is not allowed: must be 'lru', 'lfu', 'fifo' or 'priority'"),
+        (
+            "worker.cache.policy=lru2",
+            "\"lru2\" is not allowed: must be 'lru', 'lfu', 'fifo', 'mru', 'filo', 'slru', 'priority' or 'lhd'",
+        ),
         ("gateway.listen=nowhere", '"nowhere" is not allowed: must read HOST:PORT, with a port from 0 to 65535'),
         ("gateway.extra_key_secret=short", '"***" is not allowed: must be 16 to 64 bytes long'),
         ("redis.url=a", '"a" is not allowed: must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH'),
@@ -103,6 +106,89 @@ def test_an_unknown_section_lists_what_there_is() -> None:
 )
 def test_a_wrong_value_is_named_with_path_value_and_limit(assignment: str, message: str) -> None:
     assert faults_of(assignment) == {assignment.partition("=")[0]: message}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("host_slots=-1", "-1 is not allowed: must be greater than or equal to 0"),
+        ("host_slots=1.5", "1.5 is not allowed: must be a valid integer"),
+        ('host_bytes="8 GiB"', '"8 GiB" is not allowed: must be a valid integer'),
+        ("host_ratio=-0.5", "-0.5 is not allowed: must be greater than or equal to 0"),
+        ("host_ratio=inf", "Infinity is not allowed: must be a finite number"),
+        ("host_ratio=nan", "NaN is not allowed: must be greater than or equal to 0"),
+        ("pin=true", "true is not allowed: must be 'auto', 'require' or 'never'"),
+        (
+            "write_policy=write",
+            "\"write\" is not allowed: must be 'write_back', 'write_through' or 'write_through_selective'",
+        ),
+        ("hit_threshold=0", "0 is not allowed: must be greater than or equal to 1"),
+        ("low_watermark=1.5", "1.5 is not allowed: must be less than or equal to 1"),
+        ("load_back_threshold=0", "0 is not allowed: must be greater than or equal to 1"),
+        ("copy_timeout_s=0", "0 is not allowed: must be greater than 0"),
+        ("shares=3", "3 is not allowed: must be a section with settings inside"),
+        ("shares.acme=0.5", "0.5 is not allowed: must be a section with settings inside"),
+        ("shares.acme.floor=1", "1 is not allowed: must be less than 1"),
+        ("shares.acme.floor=-0.1", "-0.1 is not allowed: must be greater than or equal to 0"),
+        ("shares.acme.weight=0", "0 is not allowed: must be greater than 0"),
+        ("shares.acme.weight=inf", "Infinity is not allowed: must be a finite number"),
+        ("storage=3", "3 is not allowed: must be a section with settings inside"),
+        ("storage.max_bytes=0", "0 is not allowed: must be greater than or equal to 1"),
+        ("storage.ttl_s=-1", "-1 is not allowed: must be greater than 0"),
+        ("storage.timeout_s=0", "0 is not allowed: must be greater than 0"),
+        ("storage.page_size=0", "0 is not allowed: must be greater than or equal to 1"),
+        ("storage.prefetch_timeout_s=0", "0 is not allowed: must be greater than 0"),
+        ("storage.max_prefetch_bytes=0", "0 is not allowed: must be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_value_of_the_tiers_is_named_with_path_value_and_limit(setting: str, message: str) -> None:
+    path = f"worker.cache.{setting.partition('=')[0]}"
+    assert faults_of(f"worker.cache.{setting}") == {path: message}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["low_watermark=0.5"], "low_watermark (0.5) must be at most high_watermark (0.2)"),
+        (["host_slots=24", "page_size=16"], "host_slots (24) must be a multiple of page_size (16)"),
+        (
+            ["storage.url=memory://", "storage.page_size=24", "page_size=16"],
+            "storage.page_size (24) must be a multiple of page_size (16)",
+        ),
+        (
+            ["shares.a.floor=0.6", "shares.b.floor=0.5"],
+            "the floors of all shares must be less than 1 together, got 1.1",
+        ),
+        (['shares={""={weight=2}}'], "shares: a share needs the name of a tenant"),
+    ],
+)
+def test_settings_of_the_tiers_that_do_not_go_together_are_named(settings: list[str], message: str) -> None:
+    assert faults_of(*(f"worker.cache.{setting}" for setting in settings)) == {"worker.cache": message}
+
+
+def test_an_unknown_setting_of_a_tenants_share_is_named_with_the_nearest_one() -> None:
+    assert faults_of("worker.cache.shares.acme.flor=0.1") == {
+        "worker.cache.shares.acme.flor": "there is no such setting; did you mean worker.cache.shares.acme.floor?"
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://me:hunter2@bucket",
+        "redis:/me:hunter2@host",
+        "redis://me:hunter/2@host:port",
+        "redis://:hunt@er2@host:port",
+        "redis://hunter2@host:port",
+        "me:hunter2@host",
+        "redis://host:port/0?password=hunter2",
+    ],
+)
+def test_a_storage_url_that_is_none_is_named_without_its_credentials(url: str) -> None:
+    (message,) = faults_of(f"worker.cache.storage.url={url}").values()
+    assert "must read file:///FOLDER, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER or memory://" in message
+    assert "hunt" not in message
+    assert "er2" not in message
 
 
 def test_a_secret_is_not_repeated_in_an_error() -> None:
@@ -178,3 +264,18 @@ def test_secrets_do_not_show() -> None:
     assert TOKEN not in shown
     assert "pw@" not in shown
     assert 'admin_token = "***"' in shown
+
+
+def test_a_shown_configuration_has_the_shares_of_tenants_as_sections() -> None:
+    shares = {"acme": {"floor": 0.25, "weight": 2}, "b c": {"weight": 3}, 'd."e': {}}
+    config = config_from({"worker": {"cache": {"shares": shares}}})
+    shown = as_toml(config)
+    assert '[worker.cache.shares."b c"]\nfloor = 0.0\nweight = 3.0' in shown
+    assert config_from(tomllib.loads(shown)) == config
+
+
+@pytest.mark.parametrize("url", ["redis://me:hunter2@h:1/0", "redis://h:1/0?password=hunter2", "redis://hunter2@h:1/0"])
+def test_credentials_of_a_storage_url_do_not_show(url: str) -> None:
+    shown = as_toml(config_from({"worker": {"cache": {"storage": {"url": url}}}}))
+    assert "hunter2" not in shown
+    assert "h:1/0" in shown

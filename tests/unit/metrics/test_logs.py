@@ -115,3 +115,23 @@ def test_names_that_only_look_like_secrets_are_shown(name: str) -> None:
 def test_an_unset_secret_shows_as_unset() -> None:
     assert mask_value("admin_token", None) is None
     assert mask_value("admin_token", "") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://me:pw@host:1/0", "redis://me:***@host:1/0"),
+        ("redis://:p@w@host", "redis://:***@host"),
+        ("redis://:p/w@host", "redis://:***@host"),
+        ("no answer from redis://:pw@host:1", "no answer from redis://:***@host:1"),
+        ("redis://host/0?password=pw&db=1", "redis://host/0?password=***&db=1"),
+        ("http://host:80/path", "http://host:80/path"),
+    ],
+)
+def test_passwords_in_urls_are_masked_in_any_text(text: str, shown: str) -> None:
+    assert mask_value("error", text) == shown
+
+
+def test_a_name_alone_in_a_url_is_masked_for_it_may_be_a_token() -> None:
+    assert mask_value("url", "redis://token@host:1/0") == "***@host:1/0"
+    assert mask_value("url", "redis://host:1/0") == "redis://host:1/0"

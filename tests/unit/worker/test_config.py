@@ -1,9 +1,12 @@
 """The worker's configuration says its bounds in its types."""
 
+from typing import get_args
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from worker.config import EngineConfig, WorkerConfig
+from hicache import policy
+from worker.config import EngineConfig, PolicyName, WorkerConfig
 
 ADAPTER = TypeAdapter(WorkerConfig)
 
@@ -40,3 +43,7 @@ def test_what_is_out_of_bounds_is_named_with_its_path_and_limit(
 def test_a_step_must_have_room_for_every_running_sequence() -> None:
     with pytest.raises(ValueError, match="at least max_running"):
         EngineConfig(max_step_tokens=4, max_running=5)
+
+
+def test_every_eviction_policy_can_be_configured() -> None:
+    assert set(get_args(PolicyName)) == set(policy.NAMES)

@@ -6,6 +6,7 @@ import numpy as np
 
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey
+from hicache.stats import TierStats
 from worker.batch import Batch, SampledToken, SamplingParams
 from worker.config import EngineConfig
 from worker.engine import (
@@ -97,6 +98,7 @@ class Recorder:
         self.num_evicted = 0
         self.steps: list[tuple[int, int, float]] = []
         self.loads: list[Load] = []
+        self.tiers: list[TierStats] = []
 
     def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
         self.admissions.append(admission)
@@ -123,6 +125,9 @@ class Recorder:
 
     def load_changed(self, load: Load) -> None:
         self.loads.append(load)
+
+    def tiers_changed(self, stats: TierStats) -> None:
+        self.tiers.append(stats)
 
 
 class Rig:
