@@ -3,7 +3,8 @@
 It keeps, for each slot, what KV would be there: KV of a token depends on all tokens before it, so the content is a
 digest of the history up to and including the token. The next token is a digest of the whole history *read back through
 the slots*. A slot that was reused too early, never written, or belongs elsewhere therefore raises at once, or else
-changes the output.
+changes the output. `HostContents` is the memory below: what is copied there and back, or saved and fetched, is still
+known for what it is.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache.transfer import Copy, Direction
 from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
 
 _START = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
@@ -19,7 +21,11 @@ _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _SALT = np.uint64(0x94D049BB133111EB)
 _NOTHING = -1
 
+# What a slot holds: a token, where it stands, and the digest of the history up to and including it.
+_CONTENT = np.dtype([("token", np.int64), ("position", np.int64), ("history", np.uint64)])
+
 Digests = NDArray[np.uint64]
+Contents = NDArray[np.void]  # of _CONTENT
 
 
 class SlotContentError(AssertionError):
@@ -31,9 +37,11 @@ class FakeExecutor:
 
     def __init__(self, num_slots: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._tokens = np.full(num_slots, _NOTHING, dtype=np.int64)  # int64[num_slots]
-        self._positions = np.full(num_slots, _NOTHING, dtype=np.int64)  # int64[num_slots]
-        self._histories = np.zeros(num_slots, dtype=np.uint64)  # uint64[num_slots], digest up to this token
+        self.contents = _empty(num_slots)
+        # Views of it, one for each field.
+        self._tokens: NDArray[np.int64] = self.contents["token"]
+        self._positions: NDArray[np.int64] = self.contents["position"]
+        self._histories: Digests = self.contents["history"]
 
     def run(self, batch: Batch) -> list[SampledToken]:
         self._check_shape(batch)
@@ -96,6 +104,32 @@ class FakeExecutor:
         return SampledToken(token_id, TokenLogprobs(logprob=-1.0, top=top))
 
 
+class HostContents:
+    """The host's slots below the device's of a FakeExecutor: what copies move, and the pages that storage has of it.
+
+    `copy` is the content of a fake transfer; the rest implements `hicache.backing.PagePool`.
+    """
+
+    def __init__(self, executor: FakeExecutor, num_slots: int) -> None:
+        self.contents = _empty(num_slots)
+        self._device = executor.contents
+
+    def copy(self, copy: Copy) -> None:
+        if copy.direction is Direction.MIRROR:
+            self.contents[copy.host_slots] = self._device[copy.device_slots]
+        else:
+            self._device[copy.device_slots] = self.contents[copy.host_slots]
+
+    def page_bytes(self, num_tokens: int) -> int:
+        return _CONTENT.itemsize * num_tokens
+
+    def read_page(self, host_slots: Int32Array) -> bytes:
+        return self.contents[host_slots].tobytes()
+
+    def write_page(self, host_slots: Int32Array, page: bytes) -> None:
+        self.contents[host_slots] = np.frombuffer(page, dtype=_CONTENT)
+
+
 def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
     """Return what FakeExecutor samples after a prompt, if nothing is banned: the truth, without slots and steps."""
     history: Digests = _START
@@ -139,6 +173,13 @@ class _NumberStream:
     def flush(self) -> str:
         text, self._held = "".join(self._held), []
         return text
+
+
+def _empty(num_slots: int) -> Contents:
+    """Return slots in which nothing was ever written: _CONTENT[num_slots]."""
+    contents: Contents = np.zeros(num_slots, dtype=_CONTENT)
+    contents["token"] = contents["position"] = _NOTHING
+    return contents
 
 
 def _extend(history: Digests, token_ids: NDArray[Any]) -> Digests:
