@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from worker.model.control_group import memory_left_bytes
+
 _CGROUP = Path("/sys/fs/cgroup")
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -25,10 +27,8 @@ def available_memory_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     [available_kib] = re.findall(r"^MemAvailable: +(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE)
     available = int(available_kib) * 1024
-    limit, used = _read(_CGROUP / "memory.max").strip(), _read(_CGROUP / "memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
+    left = memory_left_bytes()
+    return available if left is None else min(available, left)
 
 
 def has_native_bf16(device: torch.device) -> bool:
