@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
+import torch
 
 from hicache import policy
 from hicache.backing import BackingRules
@@ -16,6 +17,7 @@ from hicache.cuda_copier import CudaTransfer
 from hicache.host import MirrorRules, WriteBack, WritePolicy, WriteThrough, WriteThroughSelective
 from hicache.naming import PageNames
 from hicache.shares import Share
+from hicache.storage.frame import HEADER_BYTES
 from hicache.storage.io import StorageIo
 from hicache.storage.opening import StoreLimits, open_store
 from hicache.storage.store import PageStore, StoreConfigError, StoreUnavailableError
@@ -30,7 +32,27 @@ _log = structlog.get_logger(__name__)
 
 CALIBRATION_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
-GPU_HOST_RATIO: Final = 2.0
+GPU_HOST_RATIO: Final = 2.0  # host slots for each device slot, where nothing is set
+GPU_HOST_SHARE: Final = 0.5  # of the memory that is available, at most
+
+
+class SizedPool(Protocol):
+    """What the size of the host tier follows."""
+
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def bytes_per_token(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostSize:
+    """How many slots the host tier has, 0 for no such tier, and which setting said so."""
+
+    num_slots: int
+    setting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +86,19 @@ def build_tiers(
     `on_done` is called from any thread when something that the cache waits for has ended. Raises WorkerStartError,
     naming the setting, for a host pool or a store that cannot be had.
     """
-    num_host_slots = host_slots(config, pool, available_bytes)
+    size = host_size(config, pool, available_bytes)
     shares = {tenant: Share(share.floor, share.weight) for tenant, share in config.shares.items()}
-    if not num_host_slots:
+    if not size.num_slots:
         if config.storage.url is not None:
             raise WorkerStartError(
                 "worker.cache.storage.url needs a host tier: set worker.cache.host_ratio, host_bytes or host_slots"
             )
         eviction = policy.by_name(config.policy)
         return Tiers(PrefixCache(pool.num_slots, page_size=config.page_size, policy=eviction, shares=shares))
-    store = None if config.storage.url is None else _open_store(config, config.storage.url)
-    host_pool = _host_pool(config, pool, num_host_slots, available_bytes)
+    store = _open_store(config, size, pool.planes.layout.page_bytes(config.storage.page_size))
+    host_pool = _host_pool(config, pool, size, available_bytes)
     transfer = _transfer(pool, host_pool, on_done)
-    cost = LoadCostModel(LoadCostConfig(load_back_threshold=config.load_back_threshold))
-    calibrate(cost, transfer, num_slots=min(pool.num_slots, num_host_slots), timeout_s=CALIBRATION_TIMEOUT_S)
+    cost = measured_cost(config, transfer, num_slots=min(pool.num_slots, size.num_slots))
     rules = MirrorRules(
         low_watermark=config.low_watermark,
         high_watermark=config.high_watermark,
@@ -86,40 +107,66 @@ def build_tiers(
     storage = None if store is None else StorageIo(store, on_done=on_done)
     cache = TieredCache(
         pool.num_slots,
-        HostTier(num_host_slots, transfer, _write_policy(config), rules, cost),
+        HostTier(size.num_slots, transfer, _write_policy(config), rules, cost),
         page_size=config.page_size,
         policy=policy.by_name(config.policy),
         shares=shares,
         storage=None if storage is None else _storage_tier(config, storage, host_pool, revision),
     )
     _log.info(
-        "host tier ready", num_slots=num_host_slots, num_bytes=host_pool.num_bytes, pinned=host_pool.pinned,
+        "host tier ready", num_slots=size.num_slots, num_bytes=host_pool.num_bytes, pinned=host_pool.pinned,
         load_tokens_per_s=cost.load_tokens_per_s and round(cost.load_tokens_per_s),
         storage=None if store is None else store.name,
     )  # fmt: skip
     return Tiers(cache, transfer, storage, store, host_pool)
 
 
-def host_slots(config: CacheConfig, pool: DevicePool, available_bytes: int) -> int:
-    """Return how many slots the host tier is to have, in whole pages; 0: there is none."""
+def host_size(config: CacheConfig, pool: SizedPool, available_bytes: int) -> HostSize:
+    """Return how many slots the host tier is to have, in whole pages. Raises WorkerStartError for less than a page."""
     if config.host_slots is not None:
-        return config.host_slots
+        return HostSize(config.host_slots, "host_slots")
+    value: float
     if config.host_bytes is not None:
-        wanted = config.host_bytes // pool.bytes_per_token
+        setting, value, wanted = "host_bytes", config.host_bytes, config.host_bytes // pool.bytes_per_token
     elif config.host_ratio is not None:
-        wanted = int(config.host_ratio * pool.num_slots)
+        setting, value, wanted = "host_ratio", config.host_ratio, int(config.host_ratio * pool.num_slots)
     elif pool.device.type == "cuda":
-        wanted = min(int(GPU_HOST_RATIO * pool.num_slots), available_bytes // 2 // pool.bytes_per_token)
+        fitting = int(GPU_HOST_SHARE * available_bytes) // pool.bytes_per_token
+        setting, value, wanted = "host_ratio", 0.0, min(int(GPU_HOST_RATIO * pool.num_slots), fitting)
     else:
-        return 0
-    return wanted // config.page_size * config.page_size
+        return HostSize(0, "host_ratio")
+    num_slots = wanted // config.page_size * config.page_size
+    if value and not num_slots:
+        raise WorkerStartError(
+            f"worker.cache.{setting} ({value:g}) is less than one page of the host tier: {config.page_size} slots of "
+            f"{pool.bytes_per_token} bytes, where the device has {pool.num_slots}"
+        )
+    return HostSize(num_slots, setting)
 
 
-def _host_pool(config: CacheConfig, pool: DevicePool, num_slots: int, available_bytes: int) -> HostPool:
+def measured_cost(
+    config: CacheConfig, transfer: Transfer, *, num_slots: int, timeout_s: float = CALIBRATION_TIMEOUT_S
+) -> LoadCostModel:
+    """Return what chooses between loading and computing, with the speed of loads measured.
+
+    Nobody uses the first `num_slots` slots of both pools yet. Raises WorkerStartError if a load does not end.
+    """
+    cost = LoadCostModel(LoadCostConfig(load_back_threshold=config.load_back_threshold))
     try:
-        host_pool = HostPool(pool.layers, num_slots, pool.dtype, pin=config.pin, available_bytes=available_bytes)
+        if not calibrate(cost, transfer, num_slots=num_slots, timeout_s=timeout_s):
+            _log.warning("a first load from the host failed: the speed of loads is not known yet")
+    except TimeoutError as error:
+        raise WorkerStartError(
+            f"copies between host and device do not work: {error}; worker.cache.host_slots = 0 goes without a host tier"
+        ) from error
+    return cost
+
+
+def _host_pool(config: CacheConfig, pool: DevicePool, size: HostSize, available_bytes: int) -> HostPool:
+    try:
+        host_pool = HostPool(pool.layers, size.num_slots, pool.dtype, pin=config.pin, available_bytes=available_bytes)
     except HostPoolError as error:
-        raise WorkerStartError(f"worker.cache.host_slots, host_bytes or host_ratio: {error}") from error
+        raise WorkerStartError(f"worker.cache.{size.setting}: {error}") from error
     if pool.device.type == "cuda" and not host_pool.pinned:
         _log.warning("the host pool is not pinned: copies are slower", reason=host_pool.unpinned_reason)
     return host_pool
@@ -141,12 +188,24 @@ def _write_policy(config: CacheConfig) -> WritePolicy:
             return WriteThroughSelective(config.hit_threshold)
 
 
-def _open_store(config: CacheConfig, url: str) -> PageStore:
+def _open_store(config: CacheConfig, size: HostSize, page_bytes: int) -> PageStore | None:
     storage = config.storage
-    try:
-        return open_store(
-            url, StoreLimits(max_bytes=storage.max_bytes, ttl_s=storage.ttl_s, timeout_s=storage.timeout_s)
+    if storage.url is None:
+        return None
+    if storage.page_size > size.num_slots:
+        raise WorkerStartError(
+            f"worker.cache.storage.page_size ({storage.page_size}) must be at most the slots of the host tier "
+            f"({size.num_slots}, from worker.cache.{size.setting})"
         )
+    for name, least in (("max_prefetch_bytes", page_bytes), ("max_bytes", page_bytes + HEADER_BYTES)):
+        if getattr(storage, name) < least:
+            raise WorkerStartError(
+                f"worker.cache.storage.{name} ({getattr(storage, name)}) must be at least one page of "
+                f"{storage.page_size} tokens: {least} bytes"
+            )
+    limits = StoreLimits(max_bytes=storage.max_bytes, ttl_s=storage.ttl_s, timeout_s=storage.timeout_s)
+    try:
+        return open_store(storage.url, limits)
     except (StoreConfigError, StoreUnavailableError) as error:
         raise WorkerStartError(f"worker.cache.{error}") from error
 
