@@ -30,6 +30,12 @@ _TOTALS = {
     "failed_saves": ("radixgate_save_failures_total", "Batches of pages that storage did not take"),
     "skipped_saves": ("radixgate_skipped_save_pages_total", "Pages not saved because too many were waiting"),
 }
+# Counters of bytes, by the total of tokens that they follow.
+_BYTES = {
+    "mirrored_tokens": ("radixgate_mirrored_bytes_total", "Bytes copied from device to host"),
+    "loaded_tokens": ("radixgate_loaded_back_bytes_total", "Bytes copied from host to device"),
+    "fetched_tokens": ("radixgate_prefetched_bytes_total", "Bytes brought from storage to the host"),
+}
 
 
 class TierStats(Protocol):
@@ -52,11 +58,15 @@ class TierStats(Protocol):
 class TierMetrics:
     """Follows the statistics of one worker's cache."""
 
-    def __init__(self, families: MetricFamilies, worker: str, evicted: Counter, slots: Mapping[str, Gauge]) -> None:
+    def __init__(
+        self, families: MetricFamilies, worker: str, evicted: Counter, slots: Mapping[str, Gauge], bytes_per_token: int
+    ) -> None:
         """`evicted` and `slots` (free, evictable, in_use) are those of the host tier."""
         self._evicted = evicted
         self._slots = slots
+        self._bytes_per_token = bytes_per_token
         self._counters = {total: families.counter(name, text).labels(worker) for total, (name, text) in _TOTALS.items()}
+        self._bytes = {total: families.counter(name, text).labels(worker) for total, (name, text) in _BYTES.items()}
         self._seen: dict[str, float] = dict.fromkeys((*_TOTALS, "host_lost_tokens"), 0.0)
         self._settled = families.gauge(
             "radixgate_settled_slots", "Device slots whose content the host has, and that can be reused at once"
@@ -67,7 +77,10 @@ class TierMetrics:
 
     def changed(self, stats: TierStats) -> None:
         for total, counter in self._counters.items():
-            counter.inc(self._growth(stats, total))
+            growth = self._growth(stats, total)
+            counter.inc(growth)
+            if total in self._bytes:
+                self._bytes[total].inc(growth * self._bytes_per_token)
         self._evicted.inc(self._growth(stats, "host_lost_tokens"))
         self._slots["free"].set(stats.host_free_slots)
         self._slots["evictable"].set(stats.host_cached_slots)
@@ -89,6 +102,8 @@ class StoreStats(Protocol):
     def num_pages(self) -> int: ...
     @property
     def num_bytes(self) -> int: ...
+    @property
+    def found(self) -> int: ...
     @property
     def missing(self) -> int: ...
     @property
@@ -122,7 +137,8 @@ class StoreCollector(Collector):
         for gauge, value in zip(self._gauges(), (stats.num_pages, stats.num_bytes), strict=True):
             gauge.add_metric(self._labels, value)
             yield gauge
-        for total, value in zip(self._totals(), (stats.missing, stats.corrupt, stats.evicted), strict=True):
+        totals = (stats.found, stats.missing, stats.corrupt, stats.evicted)
+        for total, value in zip(self._totals(), totals, strict=True):
             total.add_metric(self._labels, value)
             yield total
 
@@ -136,6 +152,7 @@ class StoreCollector(Collector):
     def _totals(self) -> tuple[CounterMetricFamily, ...]:
         names = ("worker", "store")
         return (
+            CounterMetricFamily("radixgate_storage_found_pages", "Pages asked for that were there", labels=names),
             CounterMetricFamily("radixgate_storage_missing_pages", "Pages asked for that were not there", labels=names),
             CounterMetricFamily(
                 "radixgate_storage_corrupt_pages", "Pages found torn or altered, and removed", labels=names

@@ -75,6 +75,7 @@ class WorkerMetrics:
         self._hit_rate = HitRateCollector(("worker", "tenant", "adapter"), window_s, clock)
         self.registry = self._families.registry
         self.registry.register(self._hit_rate)
+        self._tiers: TierMetrics | None = None  # without a host tier nothing shows that speaks of one
         self._make_token_counters()
         self._make_sequence_metrics()
         self._make_engine_metrics()
@@ -127,25 +128,20 @@ class WorkerMetrics:
         self._step_sequences = make.histogram(
             "radixgate_step_sequences", "Sequences in a forward pass", STEP_TOKENS_BUCKETS
         ).labels(self._worker)
-        evicted = make.counter("radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",))
-        self._evicted = evicted.labels(self._worker, "device")
+        self._evicted = make.counter("radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",))
+        self._evicted_from_device = self._evicted.labels(self._worker, "device")
         self._running = make.gauge("radixgate_running_sequences", "Sequences that hold slots").labels(self._worker)
         self._waiting = make.gauge(
             "radixgate_waiting_sequences", "Sequences in the waiting line, paused ones included"
         ).labels(self._worker)
-        slots = make.gauge(
-            "radixgate_slots", "Slots by tier and state: free, evictable (cached, unused) or in_use", ("tier", "state")
+        self._slots = make.gauge(
+            "radixgate_slots",
+            "Slots by tier and state: free, evictable (cached, and not in use) or in_use",
+            ("tier", "state"),
         )
-        self._free_slots = slots.labels(self._worker, "device", "free")
-        self._evictable_slots = slots.labels(self._worker, "device", "evictable")
-        self._used_slots = slots.labels(self._worker, "device", "in_use")
-        self._make_tier_metrics: Callable[[], TierMetrics] = lambda: TierMetrics(
-            make,
-            self._worker,
-            evicted.labels(self._worker, "host"),
-            {state: slots.labels(self._worker, "host", state) for state in ("free", "evictable", "in_use")},
-        )
-        self._tiers: TierMetrics | None = None
+        self._free_slots = self._slots.labels(self._worker, "device", "free")
+        self._evictable_slots = self._slots.labels(self._worker, "device", "evictable")
+        self._used_slots = self._slots.labels(self._worker, "device", "in_use")
 
     # ------------------------------------------------------------------------------------------- the engine's observer
 
@@ -182,7 +178,7 @@ class WorkerMetrics:
         self._step_sequences.observe(num_sequences)
 
     def evicted(self, num_tokens: int) -> None:
-        self._evicted.inc(num_tokens)
+        self._evicted_from_device.inc(num_tokens)
 
     def load_changed(self, load: Load) -> None:
         self._running.set(load.running)
@@ -192,15 +188,21 @@ class WorkerMetrics:
         self._used_slots.set(load.num_slots - load.free_slots - load.evictable_slots)
 
     def tiers_changed(self, stats: TierStats) -> None:
-        if self._tiers is None:
-            self._tiers = self._make_tier_metrics()
-        self._tiers.changed(stats)
+        if self._tiers is not None:
+            self._tiers.changed(stats)
 
     # ------------------------------------------------------------------------------------------------- the tiers below
 
-    def host_pool(self, *, pinned: bool, num_bytes: int) -> None:
-        """Show what the host pool is, which does not change."""
+    def host_pool(self, *, pinned: bool, num_bytes: int, bytes_per_token: int) -> None:
+        """There is a host tier: show what its pool is, and from now on what `tiers_changed` tells."""
         make = self._families
+        self._tiers = TierMetrics(
+            make,
+            self._worker,
+            self._evicted.labels(self._worker, "host"),
+            {state: self._slots.labels(self._worker, "host", state) for state in ("free", "evictable", "in_use")},
+            bytes_per_token,
+        )
         make.gauge("radixgate_host_pool_bytes", "Memory of the host pool").labels(self._worker).set(num_bytes)
         make.gauge(
             "radixgate_host_pool_pinned", "1 if the host pool is pinned, 0 if it is pageable and copies are slower"

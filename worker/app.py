@@ -87,8 +87,10 @@ class WorkerApp:
             on_done=self._wake_engine,
         )
         self._cache = self._tiers.cache
-        if self._tiers.host_pool is not None:
-            self._metrics.host_pool(pinned=self._tiers.host_pool.pinned, num_bytes=self._tiers.host_pool.num_bytes)
+        if (host_pool := self._tiers.host_pool) is not None:
+            self._metrics.host_pool(
+                pinned=host_pool.pinned, num_bytes=host_pool.num_bytes, bytes_per_token=host_pool.bytes_per_token
+            )
         if self._tiers.store is not None:
             self._metrics.storage(self._tiers.store)
         self._engine = Engine(
@@ -108,6 +110,7 @@ class WorkerApp:
 
     async def start(self) -> WorkerAddresses:
         """Start to serve; returns where. Raises OSError when an address cannot be bound."""
+        self._engine.idle(time.monotonic())  # so that gauges are right before the first request
         self._thread = EngineThread(self._engine, self._deliver_on(asyncio.get_running_loop()))
         self._thread.start()
         self._server = grpc.aio.server(
