@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from hicache.host import HostSlots
 from hicache.keys import PAGE_HASH_BYTES, TOKEN_BYTES, Int32Array, Namespace, PrefixKey, page_hashes
 from hicache.naming import PageNames
-from hicache.node import Account, Node
+from hicache.node import Account, Edge, Node
 from hicache.removal import Removal
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import GROUP_BYTES, PageName
@@ -118,8 +119,9 @@ class Backing:
         self._saves: list[Save] = []
         self._fetches: list[Fetch] = []
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        # By what they lack: nodes in which pages end that are not all on the host.
-        self._incomplete: OrderedDict[Node, dict[Node, None]] = OrderedDict()
+        # By the nodes that they lack on the host: the ways below these to pages that are not whole there.
+        self._incomplete: OrderedDict[Node, dict[tuple[Edge, ...], None]] = OrderedDict()
+        self._asked_for: OrderedDict[Node, None] = OrderedDict()
         self._saving_tokens = 0
         self.reserved_bytes = 0
         self.saved_pages = self.failed_saves = self.skipped_saves = 0
@@ -170,38 +172,68 @@ class Backing:
                 missing = [piece for piece, _, _ in path if not piece.mirrored]
                 if missing:
                     wanted.update(dict.fromkeys(missing))
-                    self._wait(node, missing)
+                    self._wait([piece for piece, _, _ in path])
                     continue
                 self._learn(name.page)
                 names.append(name)
                 pages.append(_slots_of(path))
                 held.update(dict.fromkeys(piece for piece, _, _ in path))
+        for node in held:
+            self._asked_for.pop(node, None)
         if names:
             self._start_save(list(held), names, pages)
-        return list(wanted)
+        return [node for node in wanted if self._ask_for(node)]
+
+    def _ask_for(self, node: Node) -> bool:
+        """Whether to ask for the copy of a node. Once, until a page of it is saved: on a small host its copy, and the
+        others that the page needs, might drive each other out for ever.
+        """
+        if node in self._asked_for:
+            return False
+        self._asked_for[node] = None
+        if len(self._asked_for) > _INCOMPLETE:
+            self._asked_for.popitem(last=False)
+        return True
 
     def _in_reach(self, node: Node) -> bool:
         """Whether the namespace of a node lives on: storage has been told already to remove what was dropped."""
         space = node.space
         return space is not None and self._tree.roots.spaces.get(space.namespace) is space
 
-    def _completed_by(self, nodes: Sequence[Node]) -> list[Node]:
-        """These nodes, and those that have pages which only lacked them."""
-        completed = dict.fromkeys(nodes)
-        for node in nodes:
-            for below in self._incomplete.pop(node, ()):
-                between: Node | None = below
-                while between is not None and between is not node and between.mirrored:
-                    completed[between] = None  # what waited may have been split
-                    between = between.above
-        return list(completed)
-
-    def _wait(self, node: Node, missing: Sequence[Node]) -> None:
-        """Look at the pages of `node` again when what they lack is on the host."""
-        for piece in missing:
-            self._incomplete.setdefault(piece, {})[node] = None
+    def _wait(self, path: Sequence[Node]) -> None:
+        """Look at a page again when a piece of its path that is not on the host has come there."""
+        for above, below in pairwise(path):
+            if not above.mirrored:
+                root = below.parent
+                assert root is not None
+                begins = self._tree.edge(below)
+                way = (begins,) if root is above else (self._tree.edge(root), begins)
+                self._incomplete.setdefault(above, {})[way] = None
         while len(self._incomplete) > _INCOMPLETE:
             self._incomplete.popitem(last=False)
+
+    def _completed_by(self, nodes: Sequence[Node]) -> list[Node]:
+        """These nodes, and those in which pages end that only lacked them."""
+        completed = dict.fromkeys(nodes)
+        page_bytes = self._names.page_bytes
+        for node in nodes:
+            reach = -(-node.depth // page_bytes) * page_bytes  # where the page ends that goes on below
+            pending = [self._follow(node, way) for way in self._incomplete.pop(node, ())]
+            while pending:
+                below = pending.pop()
+                if below is None:
+                    continue
+                completed[below] = None
+                if below.depth < reach:
+                    pending.extend(below.children.values())
+        return [node for node in completed if node.key]
+
+    def _follow(self, node: Node, way: tuple[Edge, ...]) -> Node | None:
+        """What hangs there now: since somebody waited, it may have been split, merged or lost."""
+        below: Node | None = node
+        for edge in way:
+            below = None if below is None else below.children.get(edge)
+        return below
 
     def _start_save(self, nodes: list[Node], names: list[PageName], pages: list[Int32Array]) -> None:
         num_tokens = len(pages) * self._page_tokens

@@ -386,9 +386,14 @@ class World:
         self.now += 0.01
         tenant = next(name for name in TENANTS if namespace(name) == key.namespaces[-1])
         priority = chance.randrange(3)
+        expected = self.cache.peek(key, max_tokens=max_tokens)
+        assert self.cache.is_loading(key, max_tokens=max_tokens) <= (expected.host > 0)
         lease = self.cache.acquire(
             key, now=self.now, max_tokens=max_tokens, priority=priority, tenant=tenant, prefetched=fetch
         )
+        assert lease.hit.total == expected.device
+        available = lease._on_host.depth // 4 - expected.device if lease._on_host is not None else 0
+        assert available == expected.host
         sequence = Running(lease, tenant, key, lease.num_tokens)
         self.running.append(sequence)
         if loads:

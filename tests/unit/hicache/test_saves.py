@@ -1,6 +1,7 @@
 """What goes from the host to storage, when, and what happens to it on the way."""
 
 from hicache.backing import BackingRules
+from hicache.host import MirrorRules
 from hicache.keys import PrefixKey, Segment, page_hashes
 from hicache.storage.fake_io import InstantIo
 from hicache.storage.memory import MemoryStore
@@ -114,8 +115,8 @@ def test_a_save_under_way_is_stopped_when_its_namespace_is_dropped() -> None:
 
 
 def test_a_copy_that_ends_after_the_drop_of_its_namespace_is_not_saved() -> None:
-    tiers = Tiers(2000, 2000)
-    tiers.serve(*(key([5, 5, 5, n]) for n in range(300)))  # more than a tick frees
+    tiers = Tiers(1300, 1300, rules=MirrorRules(max_copy_tokens=2000))
+    tiers.serve(*(key([5] * 4 + [n] * 4) for n in range(300)))  # more than a tick frees
     tiers.cache.flush(now=tiers.now)
     tiers.cache.drop(namespace())
     tiers.transfer.finish_all()
@@ -210,3 +211,15 @@ def test_a_page_that_straddles_a_barrier_belongs_to_the_tenant() -> None:
     tiers.cache.drop(namespace("public"))
     tiers.settle()
     assert len(pages(tiers)) == 1
+
+
+def test_parts_of_a_page_that_a_small_host_cannot_hold_together_do_not_drive_each_other_out_for_ever() -> None:
+    tiers = Tiers(32, 4)
+    held = tiers.start(key([1, 2, 3]))
+    tiers.finish(held, key([1, 2, 3, 4, 5, 6]))
+    other = tiers.start(key([1, 2, 3, 9]))  # splits: no host slot is left beside either part
+    tiers.mirror_everything()
+    tiers.mirror_everything()
+    assert tiers.cache.pending == 0
+    held.release()
+    other.release()
