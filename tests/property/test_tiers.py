@@ -17,7 +17,7 @@ from hicache import policy
 from tests.property.tiered_world import COPIES, STORES, WRITE_POLICIES, Setting, World
 
 CHANCES = st.randoms(use_true_random=False)
-NUM_OPERATIONS = 10_000
+NUM_OPERATIONS = 20_000
 NUM_OPERATIONS_NIGHTLY = 200_000
 OPERATIONS_OF_A_WORLD = 400
 

@@ -1,13 +1,17 @@
 """What storage brings to the host for a request that waits: all of it, a part, nothing, or too late."""
 
+from pathlib import Path
+
 import pytest
 
 from hicache.backing import BackingRules
+from hicache.keys import page_hashes
 from hicache.storage.fake_io import InstantIo
+from hicache.storage.file_store import FileStore
 from hicache.storage.memory import MemoryStore
 from tests.property.tiers import WatchedStore
 from tests.unit.hicache.support import key, namespace
-from tests.unit.hicache.tiers import Tiers
+from tests.unit.hicache.tiers import SEED, Tiers
 
 LONG = list(range(100, 116))  # four pages of names
 MORE = key([*LONG, 1])
@@ -218,3 +222,23 @@ def test_two_fetches_of_the_same_pages_leave_them_there_once(store: MemoryStore)
     tiers.settle()
     assert tiers.stats.host_free_slots == 48
     assert tiers.cache.peek(MORE).host == 16
+
+
+def test_a_corrupt_page_makes_a_shorter_hit_and_is_counted(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, 1 << 20)
+    writer = Tiers(io=InstantIo(store))
+    writer.serve(key(LONG))
+    writer.mirror_everything()
+    third = page_hashes(key(LONG), 4, SEED)[2].hex()
+    (page,) = (path for path in tmp_path.rglob("*") if path.is_file() and third in path.name)
+    content = bytearray(page.read_bytes())
+    content[-1] ^= 1
+    page.write_bytes(content)
+    reader = Tiers(io=InstantIo(store))
+    fetch = reader.fetch(MORE)
+    reader.settle()
+    lease = reader.load(MORE, fetch=fetch)
+    reader.settle()
+    assert lease.hit.storage == 8
+    assert store.stats().corrupt == 1
+    reader.finish(lease, MORE)
