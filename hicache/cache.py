@@ -138,6 +138,16 @@ class PrefixCache:
         """
         return self._slots.num_free + self._evictable_for(self._shares.of(tenant)) // TOKEN_BYTES
 
+    def is_within_floor(self, tenant: str, num_private_slots: int) -> bool:
+        """Whether `tenant` has no more than it is promised, with what its leases hold and the cache does not have."""
+        account = self._shares.of(tenant)
+        return account.device_bytes + num_private_slots * TOKEN_BYTES <= account.floor_bytes
+
+    @property
+    def num_returning_slots(self) -> int:
+        """Slots that nobody owns, and that are free as soon as the copies have ended that still write to them."""
+        return 0
+
     @property
     def pending(self) -> int:
         """What `tick` still has to see the end of: copies, pages on their way, dropped nodes."""
@@ -353,6 +363,11 @@ class Lease:
     def num_slots(self) -> int:
         """Slots held, those of a load back under way and the spare ones of a page included."""
         return self._capacity
+
+    @property
+    def num_private_slots(self) -> int:
+        """Slots held that the cache doesn't have; after its namespace was dropped, all."""
+        return self._capacity if self._expelled else sum(last - first for first, last in self._private())
 
     @property
     def loading(self) -> bool:

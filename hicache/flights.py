@@ -113,6 +113,11 @@ class Flights:
         flights = [flight for flight in (*self._loads, *self._stalled) if isinstance(flight, LoadBack)]
         return [flight.device_slots for flight in flights if flight.lease is None]
 
+    @property
+    def num_returning_slots(self) -> int:
+        """Device slots of loads that nobody waits for any more, and that are expected to end."""
+        return sum(len(load.device_slots) for load in self._loads if load.lease is None)
+
     # Mirrors
 
     def want(self, node: Node) -> None:

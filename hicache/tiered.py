@@ -103,6 +103,10 @@ class TieredCache(PrefixCache):
             )
 
     @property
+    def num_returning_slots(self) -> int:
+        return self._flights.num_returning_slots
+
+    @property
     def pending(self) -> int:
         return super().pending + self._flights.pending + (0 if self._backing is None else self._backing.pending)
 
