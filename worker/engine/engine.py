@@ -111,9 +111,9 @@ class Engine:
             ends = ends.union(self._limits.eos_token_ids)
         sequence = Sequence(request, self._num_submitted, now, ends)
         self._num_submitted += 1
+        self._scheduler.enqueue(sequence, now)  # if that raises, the sequence was never here
         self._sequences[request.sequence_id] = sequence
         self._deadlines.watch(sequence)
-        self._scheduler.enqueue(sequence, now)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
         """End a sequence and free its slots at once; nothing happens if it isn't alive (any more)."""
@@ -182,13 +182,13 @@ class Engine:
         return failure
 
     def _report(self, step: Step, now: float) -> None:
-        for sequence in step.paused:
-            self._observer.paused(sequence.request.tenant, sequence.request.adapter)
         for sequence in step.admitted:
             request, admission = sequence.request, sequence.admission
             assert admission is not None
             self._outbox.admitted(request.sequence_id, admission)
             self._observer.admitted(request.tenant, request.adapter, admission, now - sequence.arrived_at)
+        for sequence in step.paused:
+            self._observer.paused(sequence.request.tenant, sequence.request.adapter)
 
     def _execute(self, step: Step, now: float) -> None:
         try:

@@ -48,7 +48,12 @@ class Scheduler:
 
     Invariant: a sequence is in the line (and holds no lease), or running (and holds one), or not here at all.
     Progress: the first running sequence by precedence is never paused for another one, and whatever is not leased to
-    it can be evicted or taken from the others, so it ends; then the next one is first.
+    it can be evicted or taken from the others, but for what other tenants are promised, and for what copies hold that
+    have not ended. Without the former it fits, or it was refused. So it ends; then the next one is first.
+
+    A sequence runs from when its load back begins, and computes when that has ended. Tickets tell of a copy layer by
+    layer (`Ticket.layers_done`; a copy on CUDA is ahead of the forward pass only if somebody looks at it); this waits
+    for all layers, so that executors need not know of copies.
     """
 
     def __init__(self, cache: PrefixCache, line: WaitingLine, config: EngineConfig) -> None:
@@ -75,11 +80,14 @@ class Scheduler:
         self._line.push(sequence)
 
     def remove(self, sequence: Sequence, now: float) -> None:
-        """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache."""
+        """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache.
+
+        It is not here any more, whatever the cache makes of that.
+        """
         self._in_flight.ended(sequence)
-        sequence.stop_prefetch()
         if sequence.lease is None:
             self._line.remove(sequence)
+            sequence.stop_prefetch()
         else:
             self._running.remove(sequence)
             self._release(sequence, now)
@@ -152,9 +160,14 @@ class Scheduler:
         return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft, now: float) -> bool:
-        """Get slots for the next tokens of `sequence`, pausing others for it. False: it had to be paused itself."""
+        """Get slots for the next tokens of `sequence`, pausing others for it.
+
+        False: it was paused itself, or waits for what a copy still holds that somebody began who is gone.
+        """
         while not self._slots.secure(sequence, num_tokens, now):
-            victim = self._running[-1]
+            if self._slots.will_come(sequence, num_tokens):
+                return False
+            victim = self._slots.whom_to_pause(sequence, self._running)
             self._pause(victim, draft, now)
             # Alone and out of slots it holds duplicates of what the cache has; it starts again without them, and fits.
             if victim is sequence:
@@ -189,9 +202,9 @@ class Scheduler:
                 continue  # for a bounded time
             max_tokens = len(sequence.key) - 1
             hit = self._cache.peek(sequence.key, max_tokens=max_tokens)
-            if hit.host and self._cache.is_loading(sequence.key, max_tokens=max_tokens):
-                continue  # it hits what somebody else is loading back, as soon as that has ended
-            if self._in_flight.follow(sequence, hit.total):
+            # What somebody loads back, or computes because that failed, it hits on the device afterwards.
+            loading = hit.host > 0 and self._cache.is_loading(sequence.key, max_tokens=max_tokens)
+            if self._in_flight.follow(sequence, hit.device if loading else hit.total):
                 continue
             # Who is first and doesn't fit is not overtaken by smaller ones, else it might wait for ever.
             if not self._slots.fits(sequence, hit.device, self._running):

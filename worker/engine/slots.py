@@ -11,6 +11,11 @@ class SlotBudget:
 
     A running sequence is *pledged* slots for all that is known of it and for some output to come. Sequences start only
     while all pledges can be kept at once; so prompts are never over-committed, and outputs only beyond the headroom.
+    What a load back fills is part of the pledge: its slots are held from the beginning on.
+
+    Which slots there are depends on the tenant: what others are promised and have is not there for it. The tenant of
+    the one that starts is asked. So a tenant gets what it is promised, although somebody counted on it who has to pause
+    then.
     """
 
     def __init__(self, cache: PrefixCache, headroom_tokens: int) -> None:
@@ -35,6 +40,28 @@ class SlotBudget:
         assert lease is not None
         lacking = sequence.num_computed + num_tokens - lease.num_tokens
         return lacking <= 0 or lease.reserve(lacking, now=now)
+
+    def will_come(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether slots that `secure` did not find are on their way back, without anybody having to pause."""
+        returning = self._cache.num_returning_slots
+        lacking = self._whole_pages(sequence.num_computed + num_tokens) - self._held(sequence)
+        return 0 < lacking - self._cache.num_available_slots(sequence.request.tenant) <= returning
+
+    def whom_to_pause(self, sequence: Sequence, running: SequenceOf[Sequence]) -> Sequence:
+        """Return the last of `running` whose slots could be had for `sequence`, which is one of them: it, if none."""
+        return next(
+            other for other in reversed(running) if other is sequence or not self._is_promised(other, sequence, running)
+        )
+
+    def _is_promised(self, other: Sequence, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
+        """Whether what `other` has would be out of reach for `sequence` all the same: its tenant is promised it."""
+        tenant = other.request.tenant
+        if tenant == sequence.request.tenant:
+            return False
+        leases = [each.lease for each in running if each.request.tenant == tenant]
+        return self._cache.is_within_floor(
+            tenant, sum(0 if lease is None else lease.num_private_slots for lease in leases)
+        )
 
     def _pledge(self, sequence: Sequence, held_tokens: int) -> int:
         # Who had to pause asks for twice as much each time, so that pauses of one sequence grow rare quickly.

@@ -153,13 +153,15 @@ class EngineThread:
 
     def _patience(self, stalled: bool) -> float | None:
         """How long to wait for a command: 0 while there is work, None for as long as it takes."""
-        if not self._engine.has_work:
-            return _PENDING_WAIT_S if self._engine.pending else None
-        if not stalled:
-            return 0.0
         now = self._clock()
-        until = [now + _STALLED_WAIT_S, self._engine.next_deadline, self._drain_until]
-        return max(0.0, min(moment for moment in until if moment is not None) - now)
+        until = [None if self._drained.is_set() else self._drain_until]
+        if self._engine.has_work:
+            if not stalled:
+                return 0.0
+            until += [now + _STALLED_WAIT_S, self._engine.next_deadline]
+        elif self._engine.pending:
+            until.append(now + _PENDING_WAIT_S)
+        return min((max(0.0, moment - now) for moment in until if moment is not None), default=None)
 
     def _take_commands(self, patience_s: float | None) -> bool:
         """Carry out all commands there are, having waited for the first one; False once told to stop."""
@@ -216,7 +218,10 @@ class EngineThread:
         """Nothing is here any more: bring the cache to safety, as long as there is time."""
         if not self._flushed:
             self._flushed = True
-            self._engine.flush(now)
+            try:
+                self._engine.flush(now)
+            except Exception as error:  # noqa: BLE001 - what the cache has is lost; its process must end all the same
+                report("flush failed", error)
         if not self._engine.pending or now >= deadline:
             self._drained.set()
 
