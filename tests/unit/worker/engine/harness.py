@@ -63,7 +63,7 @@ class ScriptedExecutor:
     """
 
     def __init__(self, num_slots: int) -> None:
-        self._inner = FakeExecutor(num_slots, VOCAB)
+        self.inner = FakeExecutor(num_slots, VOCAB)
         self.break_in: set[int] = set()
         self.before_run: Callable[[], object] = lambda: None
         self.drop = 0
@@ -75,7 +75,7 @@ class ScriptedExecutor:
         self.num_runs += 1
         self.batches.append(batch)
         self.before_run()
-        result = self._inner.run(batch)
+        result = self.inner.run(batch)
         if self.num_runs in self.break_in:
             raise RuntimeError("broken on purpose")
         return [
@@ -144,10 +144,12 @@ class Rig:
         eos_token_ids: tuple[int, ...] = (EOS,),
         clock: Callable[[], float] | None = None,
         observer: EngineObserver | None = None,
+        cache: Callable[[FakeExecutor], PrefixCache] | None = None,
     ) -> None:
+        """`cache` makes another one than the plain one, with what the executor computes in its slots."""
         self.now = 0.0
-        self.cache = PrefixCache(num_slots, page_size=page_size)
         self.executor = ScriptedExecutor(num_slots)
+        self.cache = PrefixCache(num_slots, page_size=page_size) if cache is None else cache(self.executor.inner)
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,

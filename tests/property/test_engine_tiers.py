@@ -1,0 +1,240 @@
+"""The engine over a cache of three tiers. Whatever comes late, out of order, torn or never, and whoever leaves when:
+answers are those of a request alone on an empty cache, everybody gets one end, and nothing is left behind.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hicache.fake_transfer import ManualTransfer
+from hicache.host import WriteBack, WriteThrough
+from hicache.keys import PrefixKey, Segment
+from hicache.shares import Share
+from hicache.storage.memory import MemoryStore
+from tests.property.tiers import WatchedStore
+from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, VOCAB, make_request
+from tests.unit.worker.engine.tiered_rig import NAME_TOKENS, TieredRig
+from worker.config import EngineConfig
+from worker.engine import FinishReason, Request
+from worker.engine.fake import continuation
+from worker.errors import Failure, FailureCode
+
+MAX_NEW_TOKENS = 24
+MAX_WAITING = 12
+MAX_STEPS = 3_000
+FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
+SHARES = {"a": Share(floor=0.3), "b": Share(floor=0.2, weight=2.0)}
+NAMESPACES = {"a": TENANT_A, "b": TENANT_B, "c": replace(TENANT_B, extra_key=b"c" * 16)}
+PUBLIC = replace(TENANT_A, extra_key=b"p" * 16)
+
+
+@cache
+def expected(tokens: tuple[int, ...]) -> list[int]:
+    return continuation(tokens, MAX_NEW_TOKENS, VOCAB)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the engine runs on."""
+
+    seed: int
+    page_size: int = 1
+    num_pages: int = 24  # of the device, each of 4 tokens or the tree's page
+    host_ratio: float = 2.0
+    shares: bool = True
+    by_hand: bool = False  # copies end in whatever order, each once it was drawn
+    faults: bool = True
+
+
+class World:
+    """One run: a rig, a random number generator that decides everything, and what was asked for."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.random = chance = random.Random(setting.seed)
+        self.page_size = setting.page_size
+        self.store = WatchedStore(MemoryStore(1 << 16))
+        num_pages = setting.num_pages * (4 if setting.page_size == 1 else 1)
+        self.rig = TieredRig(
+            num_pages * setting.page_size,
+            int(num_pages * setting.host_ratio) * setting.page_size,
+            setting.page_size,
+            config=EngineConfig(
+                max_running=chance.randint(2, 8),
+                max_step_tokens=chance.randint(8, 64),
+                max_chunk_tokens=chance.choice([3, 7, 64]),
+                min_shared_tokens=chance.choice([1, 8, 10_000]),
+                headroom_tokens=chance.randint(1, 8),
+                order=chance.choice(["fcfs", "priority"]),
+            ),
+            shares=SHARES if setting.shares else None,
+            store=self.store,
+            write_policy=WriteBack() if chance.random() < 0.5 else WriteThrough(),
+            max_fetch_pages=chance.choice([4, 40]),
+            seed=None if setting.by_hand else setting.seed,
+        )
+        self.max_prompt = min(48, self.rig.engine.max_sequence_tokens - MAX_NEW_TOKENS)
+        self.requests: dict[int, Request] = {}
+
+    # What happens
+
+    def act(self) -> None:
+        dice = self.random.random()
+        if dice < 0.2 and self.rig.engine.load().waiting < MAX_WAITING:
+            self.submit()
+        elif dice < 0.22 and self.requests:
+            self.rig.engine.cancel((0, self.random.randrange(len(self.requests))), self.rig.now)
+        elif dice < 0.4:
+            self.copies_go_on()
+        elif dice < 0.5:
+            self.store_works()
+        elif dice < 0.52 and self.setting.faults:
+            self.something_fails()
+        elif dice < 0.522:
+            self.rig.tiers.drop(self.random.choice([*NAMESPACES.values(), PUBLIC]))
+        elif dice < 0.53:
+            self.rig.engine.flush(self.rig.now)
+        else:
+            self.step()
+        self.rig.engine.check()
+
+    def submit(self) -> None:
+        number = len(self.requests)
+        tenant = self.random.choice("aabc")
+        request = make_request(
+            number,
+            max_new_tokens=self.random.randint(1, MAX_NEW_TOKENS),
+            priority=self.random.choice([0, 0, 1]),
+            tenant=tenant,
+            deadline=self.rig.now + self.random.randint(1, 60) if self.random.random() < 0.2 else None,
+        )
+        self.requests[number] = request = replace(request, key=self._draw_key(tenant))
+        self.rig.submit(request)
+
+    def step(self) -> None:
+        if self.rig.engine.has_work:
+            self.rig.step()
+        else:
+            self.rig.now += 1.0
+            self.rig.engine.idle(self.rig.now)
+
+    def copies_go_on(self) -> None:
+        transfer = self.rig.transfer
+        if not isinstance(transfer, ManualTransfer):
+            transfer.advance()
+        elif transfer.pending:
+            ticket = self.random.choice(transfer.pending)
+            end = self.random.random()
+            if end < 0.2:
+                transfer.begin(ticket)
+            elif end < 0.85 or not self.setting.faults:
+                transfer.finish(ticket)
+            else:
+                transfer.fail(ticket, torn=self.random.random() < 0.5)
+
+    def store_works(self) -> None:
+        for _ in range(min(len(self.rig.io.tasks), self.random.randrange(5))):
+            task = self.random.choice(self.rig.io.tasks)
+            if self.random.random() < 0.05 and self.setting.faults:
+                self.rig.io.fail("the store had enough", task)
+            elif self.random.random() < 0.3:
+                self.rig.io.advance(task)
+            else:
+                self.rig.io.finish(task)
+
+    def something_fails(self) -> None:
+        if self.random.random() < 0.5:
+            self.rig.executor.break_in.add(self.rig.executor.num_runs + 1)
+        else:
+            self.store.away = self.random.random() < 0.3
+
+    def run(self) -> None:
+        """Let everybody come to an end, while copies and the store go on as they did."""
+        for _ in range(MAX_STEPS):
+            if not self.rig.engine.has_work:
+                return
+            self.copies_go_on()
+            self.store_works()
+            self.step()
+        raise AssertionError(f"still at work after {MAX_STEPS} steps: {self.rig.engine.load()}")
+
+    # What holds at the end
+
+    def verify(self) -> None:
+        for number, request in self.requests.items():
+            self._verify_answer(number, request)
+        assert len(self.rig.observer.outcomes) == len(self.requests)
+        self.store.away = False
+        self.rig.settle()
+        self.rig.assert_nothing_is_left()
+
+    def _verify_answer(self, number: int, request: Request) -> None:
+        finish = self.rig.finish(number)
+        tokens = self.rig.tokens(number)
+        assert tokens == expected(tuple(request.key.token_ids.tolist()))[: len(tokens)]
+        if finish is FinishReason.LENGTH:
+            assert len(tokens) == request.params.max_new_tokens
+        else:
+            assert isinstance(finish, Failure)
+            assert finish.code in FAILURES
+        if tokens:
+            admission = self.rig.admission(number)
+            assert admission.prompt_tokens == len(request.key)
+            assert 0 <= admission.hit.total < len(request.key)
+            assert min(admission.hit.device, admission.hit.host, admission.hit.storage) >= 0
+
+    def _draw_key(self, tenant: str) -> PrefixKey:
+        """A prompt that starts like others of a few families and goes on by itself; some below a public prefix."""
+        family = np.random.default_rng(self.random.randrange(3)).integers(0, 50, self.max_prompt)
+        shared = self.random.randrange(self.max_prompt)
+        own = [self.random.randrange(50) for _ in range(self.random.randint(1, min(8, self.max_prompt - shared)))]
+        tokens = np.array([*family[:shared], *own], dtype=np.int32)
+        barrier = NAME_TOKENS * self.page_size
+        if self.random.random() < 0.3 and len(tokens) > barrier:
+            public = Segment(PUBLIC, np.full(barrier, 7, dtype=np.int32))
+            return PrefixKey((public, Segment(NAMESPACES[tenant], tokens[barrier:])))
+        return PrefixKey.of(NAMESPACES[tenant], tokens)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    page_size=st.sampled_from([1, 4]),
+    pages=st.integers(0, 16),
+    host_ratio=st.sampled_from([0.5, 2.0, 8.0]),
+    shares=st.booleans(),
+    by_hand=st.booleans(),
+    faults=st.booleans(),
+)
+def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
+    seed: int, page_size: int, pages: int, host_ratio: float, shares: bool, by_hand: bool, faults: bool
+) -> None:
+    world = World(Setting(seed, page_size, 18 + pages, host_ratio, shares, by_hand, faults))
+    for _ in range(150):
+        world.act()
+    world.run()
+    world.verify()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_long_run_sees_every_tier_at_work(page_size: int, by_hand: bool) -> None:
+    world = World(Setting(seed=page_size, page_size=page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand))
+    for _ in range(3_000):
+        world.act()
+    world.run()
+    world.verify()
+    stats = world.rig.tiers.tier_stats()
+    hits = [admission.hit for admission in world.rig.observer.admissions]
+    assert sum(hit.device for hit in hits) > 0
+    assert sum(hit.host for hit in hits) > 0
+    assert sum(hit.storage for hit in hits) > 0
+    assert world.rig.observer.num_pauses > 0
+    assert stats.load_failures + stats.stalls > 0
+    assert stats.failed_fetches > 0
+    assert stats.late_fetches > 0
