@@ -30,12 +30,12 @@ from rich.console import Console
 from benchmarks.copies_report import plot, show
 from benchmarks.decoding import DecodeLoop
 from benchmarks.machine import describe_machine
-from hicache.copier import Pace, ThreadTransfer
-from hicache.fake_transfer import ignore_done
+from hicache.copies.copier import Pace, ThreadTransfer
+from hicache.copies.fake_transfer import ignore_done
+from hicache.copies.transfer import Copy, Direction, TicketState
 from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
 from hicache.tiers.planes import SlotArray
-from hicache.transfer import Copy, Direction, TicketState
 
 LAYERS = [LayerShape(kv_heads=3, key_dim=64, value_dim=64)] * 30
 TOKENS = 8_192

@@ -21,7 +21,7 @@ from benchmarks import traces
 from benchmarks.machine import describe_machine
 from cli.replay.report import slots_text
 from cli.replay.simulator import CacheSize, Workload, replay
-from hicache import policy
+from hicache.radix import policy
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -42,7 +42,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.tree_report import plot, show
 from hicache.cache import Lease, PrefixCache
 from hicache.keys import TOKEN_BYTES, Namespace, PrefixKey
-from hicache.node import Node
+from hicache.radix.node import Node
 
 Tokens = NDArray[np.int32]
 

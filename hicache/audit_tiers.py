@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hicache.audit_queues import reach, require
 from hicache.host import HostSlots
 from hicache.keys import Int32Array
-from hicache.node import Node
-from hicache.tree import RadixTree
+from hicache.radix.audit_queues import reach, require
+from hicache.radix.node import Node
+from hicache.radix.tree import RadixTree
 
 
 def audit_host(

@@ -21,12 +21,12 @@ import numpy as np
 
 from hicache.host import HostSlots
 from hicache.keys import PAGE_HASH_BYTES, TOKEN_BYTES, Int32Array, Namespace, PrefixKey, page_hashes
-from hicache.naming import PageNames
-from hicache.node import Account, Edge, Node
-from hicache.removal import Removal
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Account, Edge, Node
+from hicache.radix.removal import Removal
+from hicache.radix.tree import RadixTree
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import GROUP_BYTES, PageName
-from hicache.tree import RadixTree
 
 _KNOWN_PAGES = 200_000  # names of pages that were saved or found lately
 _INCOMPLETE = 4_096  # nodes whose copy is waited for

@@ -12,18 +12,18 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from hicache.audit import Holding, audit
 from hicache.errors import LeaseError
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
-from hicache.naming import PageNames
-from hicache.node import Account, Node
-from hicache.policy import LRU, EvictionPolicy
-from hicache.removal import HostSlots, Removal
-from hicache.shares import Share, Shares
+from hicache.radix.audit import Holding, audit
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Account, Node
+from hicache.radix.policy import LRU, EvictionPolicy
+from hicache.radix.removal import HostSlots, Removal
+from hicache.radix.shares import Share, Shares
+from hicache.radix.tree import RadixTree
+from hicache.radix.watch import TierWatcher
 from hicache.slots import SlotAllocator
 from hicache.stats import TierStats
-from hicache.tree import RadixTree
-from hicache.watch import TierWatcher
 
 _SLOT_DTYPE = np.dtype(np.int32)
 _REAPED_NODES = 256  # of a dropped namespace, looked at in one go

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hicache.keys import PAGE_HASH_BYTES, Namespace
-from hicache.naming import PageNames
-from hicache.node import Node
-from hicache.watch import Tier
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Node
+from hicache.radix.watch import Tier
 
 
 class EventKind(Enum):

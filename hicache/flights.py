@@ -16,12 +16,12 @@ from typing import Protocol
 
 import numpy as np
 
+from hicache.copies.transfer import Copy, Direction, Ticket, TicketState, Transfer
 from hicache.host import HostSlots, MirrorRules
 from hicache.keys import TOKEN_BYTES, Int32Array
-from hicache.node import Node
-from hicache.removal import Removal
-from hicache.transfer import Copy, Direction, Ticket, TicketState, Transfer
-from hicache.tree import RadixTree
+from hicache.radix.node import Node
+from hicache.radix.removal import Removal
+from hicache.radix.tree import RadixTree
 
 _SHORTEST_MIRROR = 64  # tokens; a leaf is not cut into shorter pieces for it
 _MAX_WANTED = 100_000  # nodes that wait for their mirror because somebody wanted it

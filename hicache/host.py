@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from hicache.keys import TOKEN_BYTES, Int32Array
-from hicache.node import Account, Node
-from hicache.removal import Removal
+from hicache.radix.node import Account, Node
+from hicache.radix.removal import Removal
 from hicache.slots import SlotAllocator
 
 

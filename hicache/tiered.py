@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from hicache.audit_tiers import audit_host
 from hicache.backing import Backing, BackingRules, Fetch, PagePool
 from hicache.cache import Hit, Lease, Prefetch, PrefixCache
-from hicache.cost import LoadCostModel
+from hicache.copies.cost import LoadCostModel
+from hicache.copies.transfer import Transfer
 from hicache.errors import LeaseError
 from hicache.events import EventLog, Snapshot
 from hicache.flights import Flights, LoadBack
 from hicache.host import HostSlots, MirrorRules, WriteBack, WritePolicy
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
-from hicache.naming import PageNames
-from hicache.node import Account, Node
-from hicache.policy import EvictionPolicy
-from hicache.shares import Share
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Account, Node
+from hicache.radix.policy import EvictionPolicy
+from hicache.radix.shares import Share
 from hicache.stats import TierStats
 from hicache.storage.io import PageIo
-from hicache.transfer import Transfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,17 @@ from typing import Final, Protocol
 import structlog
 import torch
 
-from hicache import policy
 from hicache.backing import BackingRules
 from hicache.cache import PrefixCache
-from hicache.calibration import calibrate
-from hicache.copier import ThreadTransfer
-from hicache.cost import LoadCostConfig, LoadCostModel
-from hicache.cuda_copier import CudaTransfer
+from hicache.copies.calibration import calibrate
+from hicache.copies.copier import ThreadTransfer
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.cuda_copier import CudaTransfer
+from hicache.copies.transfer import Transfer
 from hicache.host import MirrorRules, WriteBack, WritePolicy, WriteThrough, WriteThroughSelective
-from hicache.naming import PageNames
-from hicache.shares import Share
+from hicache.radix import policy
+from hicache.radix.naming import PageNames
+from hicache.radix.shares import Share
 from hicache.storage.frame import HEADER_BYTES
 from hicache.storage.io import StorageIo
 from hicache.storage.opening import StoreLimits, open_store
@@ -24,7 +25,6 @@ from hicache.storage.store import PageStore, StoreConfigError, StoreUnavailableE
 from hicache.tiered import HostTier, StorageTier, TieredCache
 from hicache.tiers.device import DevicePool
 from hicache.tiers.host import HostPool, HostPoolError
-from hicache.transfer import Transfer
 from worker.config import CacheConfig
 from worker.errors import WorkerStartError
 

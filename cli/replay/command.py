@@ -14,7 +14,7 @@ from cli.progress import Reporter, reporter_for
 from cli.replay.report import as_json, show, slots_from, slots_text
 from cli.replay.simulator import CacheSize, Replay, replay
 from cli.replay.trace import Trace, TraceError, open_trace
-from hicache import policy
+from hicache.radix import policy
 
 T = TypeVar("T")
 Plotter = Callable[[Path, Path, Sequence[Replay]], None]

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cli.replay.trace import TraceRequest
-from hicache import policy
 from hicache.cache import PrefixCache
-from hicache.cost import LoadCostConfig, LoadCostModel
-from hicache.fake_transfer import InstantTransfer
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.fake_transfer import InstantTransfer
 from hicache.host import MirrorRules
 from hicache.keys import EXTRA_KEY_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.radix import policy
 from hicache.tiered import HostTier, TieredCache
 
 _REPORT_EVERY = 64  # requests

@@ -4,10 +4,10 @@ from itertools import permutations
 
 import pytest
 
-from hicache import policy
 from hicache.cache import PrefixCache
-from hicache.node import Node
-from hicache.policy import EvictionPolicy
+from hicache.radix import policy
+from hicache.radix.node import Node
+from hicache.radix.policy import EvictionPolicy
 from tests.unit.hicache.support import key, serve
 
 A, B, C = key([1] * 4), key([2] * 4), key([3] * 4)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hicache import policy
-from hicache.node import Node
-from hicache.policy import LHD, SLRU, EvictionPolicy
-from hicache.victims import Victims
+from hicache.radix import policy
+from hicache.radix.node import Node
+from hicache.radix.policy import LHD, SLRU, EvictionPolicy
+from hicache.radix.victims import Victims
 
 # What each policy says it does, in words of its own. SLRU and LHD depend on more than the leaf: see `model_of`.
 ORDERS: dict[str, Callable[[Node], Any]] = {

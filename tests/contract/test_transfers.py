@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hicache.copier import Pace, PoolCopier, ThreadTransfer
-from hicache.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
+from hicache.copies.copier import Pace, PoolCopier, ThreadTransfer
+from hicache.copies.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
+from hicache.copies.transfer import Copy, Direction, Ticket, TicketState, Transfer
 from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
-from hicache.transfer import Copy, Direction, Ticket, TicketState, Transfer
 from tests.processes import wait_until
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from benchmarks import traces
 from benchmarks.policies import measure, plot, show, workloads
-from hicache import policy
+from hicache.radix import policy
 
 
 def test_every_policy_is_measured_in_every_size_and_shown(tmp_path: Path) -> None:

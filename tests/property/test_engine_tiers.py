@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hicache.fake_transfer import ManualTransfer
+from hicache.copies.fake_transfer import ManualTransfer
 from hicache.host import WriteBack, WriteThrough
 from hicache.keys import PrefixKey, Segment
-from hicache.shares import Share
+from hicache.radix.shares import Share
 from hicache.storage.memory import MemoryStore
 from tests.property.tiers import WatchedStore
 from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, VOCAB, make_request

@@ -16,11 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hicache import policy
 from hicache.cache import Lease, PrefixCache
 from hicache.keys import PrefixKey, Segment, page_hashes
-from hicache.naming import PageNames
-from hicache.shares import Share
+from hicache.radix import policy
+from hicache.radix.naming import PageNames
+from hicache.radix.shares import Share
 from tests.unit.hicache.support import Diary, namespace, settle
 
 NUM_PAGES = 24

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hicache import policy
+from hicache.radix import policy
 from tests.property.tiered_world import COPIES, STORES, WRITE_POLICIES, Setting, World
 
 CHANCES = st.randoms(use_true_random=False)

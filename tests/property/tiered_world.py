@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hicache import policy
 from hicache.backing import BackingRules, Fetch, group_of
-from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
 from hicache.events import EventLog
-from hicache.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
 from hicache.host import MirrorRules, WriteBack, WriteThrough, WriteThroughSelective
 from hicache.keys import PrefixKey, Segment, page_hashes
-from hicache.naming import PageNames
-from hicache.shares import Share
+from hicache.radix import policy
+from hicache.radix.naming import PageNames
+from hicache.radix.shares import Share
 from hicache.storage.fake_io import InstantIo, ManualIo
 from hicache.storage.memory import MemoryStore
 from hicache.tiered import HostTier, StorageTier, TieredCache, TieredLease

@@ -12,13 +12,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache.copies.transfer import Copy, Direction
 from hicache.events import CacheEvent, EventKind, EventLog, Snapshot
 from hicache.keys import PAGE_HASH_BYTES, TOKEN_DTYPE, Int32Array, Namespace, PrefixKey, Segment, page_hashes
-from hicache.naming import PageNames
-from hicache.node import Node
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Node
 from hicache.storage.store import PageName, PageStore, StoreStats, StoreUnavailableError
 from hicache.tiered import TieredCache
-from hicache.transfer import Copy, Direction
 
 Contents = NDArray[np.int64]
 

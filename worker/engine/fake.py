@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hicache.transfer import Copy, Direction
+from hicache.copies.transfer import Copy, Direction
 from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
 
 _START = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)

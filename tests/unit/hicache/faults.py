@@ -4,9 +4,9 @@ import numpy as np
 
 from hicache.cache import Lease, PrefixCache
 from hicache.keys import PrefixKey, Segment
-from hicache.node import NO_CHILDREN, NO_SLOTS, Account, Node, Space
-from hicache.policy import RankedQueue
-from hicache.shares import Share
+from hicache.radix.node import NO_CHILDREN, NO_SLOTS, Account, Node, Space
+from hicache.radix.policy import RankedQueue
+from hicache.radix.shares import Share
 from hicache.slots import SlotAllocator
 from tests.unit.hicache.support import key, namespace, serve, settle, start
 

@@ -5,9 +5,9 @@ from hashlib import blake2b
 
 from hicache.cache import Lease, PrefixCache
 from hicache.keys import EXTRA_KEY_BYTES, PAGE_HASH_BYTES, Namespace, PrefixKey, TokenIds
-from hicache.naming import PageNames
-from hicache.node import Node
-from hicache.watch import Tier
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Node
+from hicache.radix.watch import Tier
 
 
 def namespace(name: str = "tenant") -> Namespace:

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from hicache import audit, audit_queues
 from hicache.errors import InvariantError
-from hicache.node import NO_CHILDREN, NO_SLOTS
+from hicache.radix import audit, audit_queues
+from hicache.radix.node import NO_CHILDREN, NO_SLOTS
 from tests.unit.hicache import faults
 from tests.unit.hicache.faults import Setting
 

@@ -7,7 +7,7 @@ import pytest
 
 from hicache.cache import Hit, PrefixCache
 from hicache.errors import LeaseError
-from hicache.policy import RankedQueue, by_name
+from hicache.radix.policy import RankedQueue, by_name
 from tests.unit.hicache.support import key, namespace, serve, start
 
 LENGTHS_AROUND_A_PAGE = [1, 15, 16, 17, 31, 32, 33]

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from hicache.calibration import calibrate
-from hicache.copier import ThreadTransfer
-from hicache.cost import LoadCostModel
-from hicache.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
+from hicache.copies.calibration import calibrate
+from hicache.copies.copier import ThreadTransfer
+from hicache.copies.cost import LoadCostModel
+from hicache.copies.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
+from hicache.copies.transfer import Copy
 from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
-from hicache.transfer import Copy
 
 torch.set_num_threads(1)
 LAYERS = [LayerShape(1, 8, 8)]

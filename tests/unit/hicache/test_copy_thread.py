@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from hicache.copier import CopyThread, Pace, PoolCopier
-from hicache.cuda_copier import copy_layer
-from hicache.fake_transfer import ignore_done
+from hicache.copies.copier import CopyThread, Pace, PoolCopier
+from hicache.copies.cuda_copier import copy_layer
+from hicache.copies.fake_transfer import ignore_done
+from hicache.copies.transfer import Copy, Direction, Ticket, TicketState
 from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
 from hicache.tiers.runs import runs_between
-from hicache.transfer import Copy, Direction, Ticket, TicketState
 from tests.processes import wait_until
 
 torch.set_num_threads(1)

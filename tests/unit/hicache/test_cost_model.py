@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
 
 
 def model(threshold: int = 16, trusted_s: float = 10.0) -> LoadCostModel:

@@ -8,7 +8,7 @@ import pytest
 
 from hicache.cache import Holdings, PrefixCache
 from hicache.keys import PrefixKey, Segment
-from hicache.naming import PageNames
+from hicache.radix.naming import PageNames
 from tests.unit.hicache.support import Diary, drop, key, namespace, serve, settle, start
 
 PUBLIC = list(range(100, 108))

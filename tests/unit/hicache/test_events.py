@@ -3,10 +3,10 @@
 import pytest
 
 from hicache.cache import PrefixCache
+from hicache.copies.fake_transfer import InstantTransfer
 from hicache.events import EventKind, EventLog
-from hicache.fake_transfer import InstantTransfer
 from hicache.keys import page_hashes
-from hicache.naming import PageNames
+from hicache.radix.naming import PageNames
 from hicache.tiered import HostTier, StorageTier, TieredCache
 from tests.property.tiers import Reader, walked
 from tests.unit.hicache.support import key, namespace, settle

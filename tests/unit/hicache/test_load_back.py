@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from hicache.copier import PoolCopier
-from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.copier import PoolCopier
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.fake_transfer import InstantTransfer
 from hicache.errors import LeaseError
-from hicache.fake_transfer import InstantTransfer
 from hicache.keys import PrefixKey, Segment
 from hicache.tiered import HostTier, TieredCache
 from hicache.tiers.device import DevicePool, LayerShape

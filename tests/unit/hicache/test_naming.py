@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hicache.audit_queues import reach
 from hicache.cache import PrefixCache
 from hicache.keys import PAGE_HASH_BYTES, TOKEN_BYTES, PrefixKey, Segment, page_hashes
-from hicache.naming import PageNames
-from hicache.node import Node
+from hicache.radix.audit_queues import reach
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Node
 from tests.unit.hicache.support import drop, key, namespace, serve, start
 
 SEED = b"a seed"

@@ -4,7 +4,7 @@ import pytest
 
 from hicache.host import MirrorRules
 from hicache.keys import PrefixKey
-from hicache.shares import Share
+from hicache.radix.shares import Share
 from tests.unit.hicache.support import key, namespace
 from tests.unit.hicache.tiers import Tiers
 

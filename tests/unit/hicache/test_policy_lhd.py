@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hicache.cache import PrefixCache
-from hicache.node import Node
-from hicache.policy import LHD, LRU, EvictionPolicy
-from hicache.policy.returns import NUM_CLASSES, Conversations, Returns, Visit, bucket_of, densities_of
+from hicache.radix.node import Node
+from hicache.radix.policy import LHD, LRU, EvictionPolicy
+from hicache.radix.policy.returns import NUM_CLASSES, Conversations, Returns, Visit, bucket_of, densities_of
 from tests.unit.hicache.support import key, serve
 
 

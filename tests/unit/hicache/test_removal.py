@@ -1,7 +1,7 @@
 """Leaving a tier, with copies made by hand: what goes, and what is remembered of its use."""
 
 from hicache.cache import Hit, PrefixCache
-from hicache.node import Node
+from hicache.radix.node import Node
 from tests.unit.hicache.faults import Host
 from tests.unit.hicache.support import key, serve, start
 

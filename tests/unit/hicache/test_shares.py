@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hicache import policy
 from hicache.cache import Hit, Lease, PrefixCache
 from hicache.keys import PrefixKey, Segment
-from hicache.shares import Share, Shares
+from hicache.radix import policy
+from hicache.radix.shares import Share, Shares
 from hicache.slots import SlotAllocator
 from tests.unit.hicache.support import drop, key, namespace, serve, start
 

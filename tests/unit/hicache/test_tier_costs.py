@@ -9,10 +9,10 @@ from types import FrameType
 import pytest
 
 from hicache.backing import BackingRules
-from hicache.fake_transfer import InstantTransfer
+from hicache.copies.fake_transfer import InstantTransfer
 from hicache.host import MirrorRules, WriteBack, WritePolicy, WriteThrough
 from hicache.keys import PrefixKey
-from hicache.naming import PageNames
+from hicache.radix.naming import PageNames
 from hicache.storage.fake_io import InstantIo
 from hicache.storage.memory import MemoryStore
 from hicache.tiered import HostTier, StorageTier, TieredCache

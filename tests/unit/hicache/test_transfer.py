@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from hicache.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
-from hicache.transfer import Copy, Direction, Ticket, TicketState
+from hicache.copies.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
+from hicache.copies.transfer import Copy, Direction, Ticket, TicketState
 
 
 class Slots:
@@ -76,7 +76,8 @@ def test_cancelling_what_has_ended_changes_nothing() -> None:
 
 
 def test_contract_and_fakes_need_no_torch() -> None:
-    program = "import sys, hicache.cost, hicache.fake_transfer, hicache.transfer; sys.exit('torch' in sys.modules)"
+    modules = ", ".join(f"hicache.copies.{name}" for name in ("cost", "fake_transfer", "transfer"))
+    program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

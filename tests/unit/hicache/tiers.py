@@ -4,22 +4,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hicache import policy
 from hicache.backing import BackingRules, Fetch
-from hicache.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.fake_transfer import ManualTransfer
+from hicache.copies.transfer import Ticket
 from hicache.events import EventLog
-from hicache.fake_transfer import ManualTransfer
 from hicache.host import MirrorRules, WriteBack, WritePolicy
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
-from hicache.naming import PageNames
-from hicache.node import Node
-from hicache.shares import Share
+from hicache.radix import policy
+from hicache.radix.naming import PageNames
+from hicache.radix.node import Node
+from hicache.radix.shares import Share
 from hicache.stats import TierStats
 from hicache.storage.fake_io import ManualIo
 from hicache.storage.io import PageIo
 from hicache.storage.memory import MemoryStore
 from hicache.tiered import HostTier, StorageTier, TieredCache, TieredLease
-from hicache.transfer import Ticket
 from tests.property.tiers import Memories, computed
 
 SEED = b"model"

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from hicache import policy
+from hicache.radix import policy
 from worker.config import EngineConfig, PolicyName, WorkerConfig
 
 ADAPTER = TypeAdapter(WorkerConfig)

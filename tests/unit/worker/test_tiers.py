@@ -8,9 +8,9 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from hicache.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
+from hicache.copies.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
+from hicache.copies.transfer import Copy
 from hicache.tiers.device import DevicePool, LayerShape
-from hicache.transfer import Copy
 from worker.config import CacheConfig, ShareConfig, StorageConfig
 from worker.errors import WorkerStartError
 from worker.tiers import HostSize, Tiers, build_tiers, host_size, measured_cost

@@ -7,17 +7,17 @@ import numpy as np
 
 from hicache.backing import BackingRules
 from hicache.cache import PrefixCache
-from hicache.cost import LoadCostConfig, LoadCostModel
-from hicache.fake_transfer import CopyContent, ManualTransfer, SeededTransfer
+from hicache.copies.cost import LoadCostConfig, LoadCostModel
+from hicache.copies.fake_transfer import CopyContent, ManualTransfer, SeededTransfer
+from hicache.copies.transfer import Direction, Ticket
 from hicache.host import MirrorRules, WriteBack, WritePolicy
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
-from hicache.naming import PageNames
-from hicache.shares import Share
+from hicache.radix.naming import PageNames
+from hicache.radix.shares import Share
 from hicache.storage.fake_io import ManualIo
 from hicache.storage.memory import MemoryStore
 from hicache.storage.store import PageStore
 from hicache.tiered import HostTier, StorageTier, TieredCache
-from hicache.transfer import Direction, Ticket
 from tests.unit.worker.engine.harness import Rig
 from worker.config import EngineConfig
 from worker.engine.fake import FakeExecutor, HostContents
@@ -27,7 +27,7 @@ FETCH_TIMEOUT_S: Final = 20.0
 NAME_TOKENS: Final = 4  # of a page in storage, in pages of the tree
 
 _NOBODY = Namespace(b"nobody" + bytes(EXTRA_KEY_BYTES - 6))
-_RULES = MirrorRules(
+RULES = MirrorRules(
     low_watermark=0.3,
     high_watermark=0.6,
     max_flying_tokens=512,
@@ -50,7 +50,7 @@ class TieredRig(Rig):
         shares: Mapping[str, Share] | None = None,
         store: PageStore | None = None,
         write_policy: WritePolicy | None = None,
-        rules: MirrorRules = _RULES,
+        rules: MirrorRules = RULES,
         max_fetch_pages: int = 1000,
         seed: int | None = None,
     ) -> None:

@@ -1,0 +1,1 @@
+"""Copies between device and host: what a transfer promises, who makes the copies, and what they cost."""

@@ -1,0 +1,495 @@
+"""The radix tree: finds, splits, grows, merges and locks nodes. Knows tokens and slot ids as packed bytes.
+
+Knows nothing of free slots, leases, copies or tensors. How nodes leave it and its tiers is told in `removal`. Lengths
+and offsets are in bytes throughout, TOKEN_BYTES for each token.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hicache.keys import TOKEN_BYTES, Namespace, Part
+from hicache.radix.naming import PageNames
+from hicache.radix.node import NO_CHILDREN, NO_SLOTS, Account, Edge, Node, Roots
+from hicache.radix.packed import shared_bytes
+from hicache.radix.policy import EvictionPolicy
+from hicache.radix.queues import Queues
+from hicache.radix.shares import Shares
+from hicache.radix.watch import IgnoredChanges, TierWatcher
+
+
+class Insertion(NamedTuple):
+    """Where an inserted key ends, how deep that is, and the first and last byte of what had been there already."""
+
+    node: Node | None
+    depth: int
+    duplicates: list[tuple[int, int]]
+
+
+class RadixTree:
+    """Prefixes by namespace. Invariants, all verified by `hicache.radix.audit`:
+
+    - Siblings differ in their first page, or are roots of different namespaces. Only roots are empty, and every root
+      has children.
+    - What is on the device has its whole path there; every node is on the device, on the host, or on both.
+    - A node is locked while a lease ends in it or below it.
+    - A lease ends at the end of a node, and nothing moves that end: a split makes a new node for the upper part, a
+      merge keeps the lower node, and a leaf is extended in place only when no other lease ends there and the host has
+      no copy of it.
+    """
+
+    def __init__(
+        self,
+        page_size: int,
+        policy: EvictionPolicy,
+        shares: Shares,
+        names: PageNames | None = None,
+        watcher: TierWatcher | None = None,
+    ) -> None:
+        self.page_bytes = page_size * TOKEN_BYTES
+        self.policy = policy
+        self.queues = Queues(policy, shares)
+        self.roots = Roots()
+        self.names = names
+        self.watcher = watcher or IgnoredChanges()
+        self.cached_bytes = 0  # device values of all nodes, those of dropped ones that a lease still holds included
+        self.locked_bytes = 0  # the part of it that is locked
+        self.num_nodes = 0  # roots and dropped nodes not included
+        self.num_leaves = 0
+        self._common = shares.common
+        self._alone = self.queues.alone
+
+    # Finding
+
+    def match(
+        self, parts: Sequence[Part], limit: int, now: float, priority: int
+    ) -> tuple[Node | None, list[bytearray]]:
+        """Find and lock the longest prefix on the device of at most `limit` bytes, which are whole pages.
+
+        Returns its last node, for `unlock`, and the values along its path; the node in whose middle it ends is split.
+        """
+        values: list[bytearray] = []
+        last: Node | None = None
+        page_bytes = self.page_bytes
+        start = 0
+        for namespace, packed, size in parts:
+            node = self.roots.below(last, namespace)
+            if node is None:
+                break
+            stop = min(size, limit - start)
+            offset = 0
+            begins_with = packed.startswith
+            while offset < stop:
+                child = node.children.get(packed[offset : offset + page_bytes])
+                if child is None:
+                    break
+                value = child.value
+                if not value:
+                    break
+                if not begins_with(child.key, offset, stop):
+                    shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
+                    if not shared:
+                        break
+                    child = self.split(child, shared)
+                    value = child.value
+                node = last = child
+                values.append(value)
+                offset = node.depth - start
+            if offset < size:
+                break
+            start += size
+        if last is not None:
+            last.hit_count += 1
+            self.lock(last)
+            last.touch(now, priority)
+        return last, values
+
+    def match_on_host(
+        self, parts: Sequence[Part], held: Node | None, limit: int, now: float, priority: int
+    ) -> Node | None:
+        """Find how the prefix goes on where the device has no more of it, behind the node that `match` returned.
+
+        Returns the last node of it that the host has all of, or None; the node in whose middle it ends is split.
+        """
+        last: Node | None = None
+        node = held
+        depth = 0 if held is None else held.depth
+        start = 0
+        for namespace, packed, size in parts:
+            if depth >= start + size:
+                start += size
+                continue
+            if depth == start:
+                node = self.roots.below(node, namespace)
+            stop = min(size, limit - start)
+            while node is not None and depth - start < stop:
+                offset = depth - start
+                child = node.children.get(packed[offset : offset + self.page_bytes])
+                if child is None or not child.mirrored:
+                    node = None
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, self.page_bytes)
+                if not shared:
+                    node = None
+                    break
+                node = last = child if shared == len(child.key) else self.split(child, shared)
+                depth = node.depth
+            if node is None or depth < start + size:
+                break
+            start += size
+        if last is not None:
+            last.hit_count += 1
+            last.touch(now, priority)
+            self.queues.replace(last)
+        return last
+
+    def match_length(self, parts: Sequence[Part], limit: int) -> tuple[int, int, bool]:
+        """Return how many bytes `match` and `match_on_host` would find, and whether a load back of any of them is under
+        way. Changes nothing.
+        """
+        on_device = found = 0
+        loading = False
+        last: Node | None = None
+        page_bytes = self.page_bytes
+        start = 0
+        for namespace, packed, size in parts:
+            node = self.roots.below(last, namespace)
+            if node is None:
+                break
+            stop = min(size, limit - start)
+            offset = 0
+            while offset < stop:
+                child = node.children.get(packed[offset : offset + page_bytes])
+                if child is None or not (child.value or child.mirrored):
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
+                offset += shared
+                if child.value:
+                    on_device = start + offset
+                elif child.holders:
+                    loading = loading or any(holder.loads for holder in child.holders)
+                if shared < len(child.key):
+                    return on_device, start + offset - on_device, loading
+                node = last = child
+            found = start + offset
+            if offset < size:
+                break
+            start += size
+        return on_device, found - on_device, loading
+
+    # Growing
+
+    def insert(
+        self,
+        held: Node | None,
+        depth: int,
+        parts: Sequence[Part],
+        value: memoryview,
+        now: float,
+        priority: int,
+        account: Account | None = None,
+    ) -> Insertion:
+        """Add a key below `held`, the locked node at `depth` where its lease ends so far, and move the lock to its end.
+
+        `value` holds the slots of what lies behind `depth`; nodes that only the host has take theirs from it. A
+        namespace that is new belongs to `account` if it is the last of the key's. Costs O(new part): nothing above
+        `held` is looked at.
+        """
+        node = held
+        duplicates: list[tuple[int, int]] = []
+        start, position = 0, depth
+        for index, (namespace, packed, size) in enumerate(parts):
+            offset = position - start
+            if offset < size:
+                if not offset:
+                    owner = account if index == len(parts) - 1 else None
+                    node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
+                assert node is not None
+                here = value[start + offset - depth : start + size - depth]
+                node, known = self._descend(node, packed, offset, size, here, duplicates, start)
+                if known < size:
+                    node = self._grow(node, held, packed[known:size], here[known - offset :], now, priority)
+                position = start + size
+            start += size
+        if node is not None:
+            if node is not held:
+                self.lock(node)
+                if held is not None:
+                    self.unlock(held)
+            node.touch(now, priority)
+        return Insertion(node, position, duplicates)
+
+    def _descend(
+        self,
+        node: Node,
+        packed: bytes,
+        offset: int,
+        size: int,
+        value: memoryview,
+        duplicates: list[tuple[int, int]],
+        start: int,
+    ) -> tuple[Node, int]:
+        """Follow what is there already, splitting where the key leaves it. Returns the node reached and its offset.
+
+        What is on the device already is entered among the duplicates, in bytes of the whole key, of which this part
+        begins at `start`.
+        """
+        first = offset
+        while offset < size:
+            child = node.children.get(packed[offset : offset + self.page_bytes])
+            if child is None:
+                break
+            shared = shared_bytes(packed, offset, size, child.key, self.page_bytes)
+            node = child if shared == len(child.key) else self.split(child, shared)
+            if node.value:
+                if duplicates and duplicates[-1][1] == start + offset:
+                    duplicates[-1] = (duplicates[-1][0], start + offset + shared)
+                else:
+                    duplicates.append((start + offset, start + offset + shared))
+            else:
+                self._bring_to_device(node, value[offset - first : offset - first + shared])
+            offset += shared
+        return node, offset
+
+    def attach_on_host(
+        self, parts: Sequence[Part], begin: int, host_value: memoryview, now: float, account: Account | None
+    ) -> int:
+        """Add what storage brought: the slots in `host_value` hold the bytes from `begin` to the end of the key.
+
+        Returns how many bytes at their front are not needed: they were there already, or what lies before them is not.
+        """
+        end = begin + len(host_value)
+        node, depth = self.walk(parts, end)
+        if depth < begin or depth >= end:
+            return len(host_value)
+        unneeded = depth - begin
+        start = 0
+        for index, (namespace, packed, size) in enumerate(parts):
+            stop = min(start + size, end)
+            if depth < stop:
+                if depth == start:
+                    owner = account if index == len(parts) - 1 else None
+                    node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
+                assert node is not None
+                node = self._attach(node, packed[depth - start : stop - start], now)
+                node.host_value = bytearray(host_value[depth - begin : stop - begin])
+                self._count_on_host(node, len(node.key))
+                self.watcher.stored(node, depth, "host")
+                self.queues.place(node)
+                if node.above is not None:
+                    self.queues.replace(node.above)  # no leaf of the host any more
+                depth = stop
+            start += size
+        return unneeded
+
+    def walk(self, parts: Sequence[Part], limit: int) -> tuple[Node | None, int]:
+        """Follow a key through all tiers, splitting where it leaves. Returns the node reached and its depth."""
+        node: Node | None = None
+        start = depth = 0
+        for namespace, packed, size in parts:
+            below = self.roots.below(node, namespace)
+            stop = min(size, limit - start)
+            while below is not None and depth - start < stop:
+                offset = depth - start
+                child = below.children.get(packed[offset : offset + self.page_bytes])
+                if child is None:
+                    break
+                shared = shared_bytes(packed, offset, stop, child.key, self.page_bytes)
+                node = below = child if shared == len(child.key) else self.split(child, shared)
+                depth += shared
+            if depth < start + size:
+                break
+            start += size
+        return node, depth
+
+    def _grow(self, node: Node, held: Node | None, key: bytes, value: memoryview, now: float, priority: int) -> Node:
+        """Attach a run of new tokens behind `node`, in place if it is a leaf that nobody else's lease ends in.
+
+        Returns the node that ends with it, which is in no queue: `insert` is about to lock it.
+        """
+        leaf = node.key and not node.children and node not in self.queues.fixed
+        if leaf and node.lock_ref == (node is held) and not node.host_value:
+            self.queues.withdraw(node)
+            begin = node.depth
+            node.key += key
+            node.value += value
+            node.depth += len(key)
+            node.stored_time = now
+            self._count_on_device(node, len(key))
+            if node.lock_ref:
+                self._count_locked(node, len(key))
+            self.watcher.stored(node, begin, "device")
+            return node
+        child = self._attach(node, key, now, priority)
+        child.value = bytearray(value)
+        self._count_on_device(child, len(key))
+        self.queues.child_arrived(child.above)
+        self.watcher.stored(child, child.depth - len(key), "device")
+        return child
+
+    def _attach(self, node: Node, key: bytes, now: float, priority: int = 0) -> Node:
+        """Hang a new leaf below `node`, which no tier holds yet."""
+        child = Node(bytearray(key), NO_SLOTS, node, node.space, now, priority)
+        self.num_nodes += 1
+        self.num_leaves += 1 if node.is_root or node.children else 0
+        node.adopt(key[: self.page_bytes], child)
+        return child
+
+    def _bring_to_device(self, node: Node, value: memoryview) -> None:
+        """Give a node that only the host has its device slots; its path is on the device already."""
+        self.queues.withdraw(node)
+        node.value = bytearray(value)
+        self._count_on_device(node, len(node.value))
+        self.queues.child_arrived(node.above)
+        self.queues.place(node)
+        self.watcher.stored(node, node.depth - len(node.key), "device")
+
+    def _new_root(self, barrier: Node | None, namespace: Namespace, account: Account | None) -> Node:
+        if barrier is not None:
+            self.num_leaves -= 0 if barrier.children else 1
+        return self.roots.plant(barrier, namespace, account or self._common)
+
+    # Reshaping
+
+    def split(self, lower: Node, size: int) -> Node:
+        """Cut the first `size` bytes off a node and return them as its new parent. Leases that end in the node stay."""
+        parent = lower.parent
+        assert parent is not None
+        upper = Node(lower.key[:size], lower.value[:size] or NO_SLOTS, parent, lower.space, lower.stored_time)
+        upper.lock_ref = 1 if lower.lock_ref else 0
+        # Copies on both sides: a view, or a buffer cut at its front, would keep the whole run's memory alive.
+        lower.key = lower.key[size:]
+        if lower.value:
+            lower.value = lower.value[size:]
+            upper.device_children = 1
+            upper.settled = lower.settled
+            upper.blockers = 0 if lower.settled else 1
+        lower.parent = upper
+        parent.children[self.edge(upper)] = upper
+        upper.adopt(self.edge(lower), lower)
+        self.num_nodes += 1
+        if lower.host_value:
+            self._split_on_host(lower, upper, size)
+        if self.names is not None:
+            self.names.split(upper, lower)
+        return upper
+
+    def _split_on_host(self, lower: Node, upper: Node, size: int) -> None:
+        upper.host_value, lower.host_value = lower.host_value[:size], lower.host_value[size:]
+        upper.mirroring = lower.mirroring
+        upper.holders = lower.holders
+        upper.host_ref_counter = len(lower.holders)
+        for holder in lower.holders:
+            holder.nodes.append(upper)
+        self.queues.place(upper)
+
+    def merge_with_only_child(self, upper: Node) -> None:
+        """Undo a split that serves nobody: no lease ends in `upper`, and its one child is as well protected."""
+        parent = upper.parent
+        if parent is None or upper.is_root or upper.space is None or len(upper.children) != 1:
+            return
+        if upper in self.queues.fixed:
+            return
+        (lower,) = upper.children.values()
+        if lower.is_root or upper.lock_ref != (1 if lower.lock_ref else 0) or parent.space is None:
+            return
+        if not _same_tiers(upper, lower) or not self.policy.same_protection(upper, lower):
+            return
+        self.queues.forget(upper)
+        if self.names is not None:
+            self.names.merge(upper, lower)
+        # The upper buffers grow and move down: O(lower), however long the shared prefix is.
+        upper.key += lower.key
+        lower.key = upper.key
+        if lower.value:
+            upper.value += lower.value
+            lower.value = upper.value
+        if lower.host_value:
+            upper.host_value += lower.host_value
+            lower.host_value = upper.host_value
+        lower.parent = parent
+        parent.children[self.edge(lower)] = lower
+        upper.parent, upper.children = None, NO_CHILDREN
+        self.num_nodes -= 1
+        if upper.last_access_time > lower.last_access_time:
+            lower.last_access_time = upper.last_access_time
+            if lower.queue is not None:
+                self.queues.replace(lower)
+
+    def edge(self, node: Node) -> Edge:
+        if node.is_root:
+            assert node.space is not None
+            return node.space.namespace
+        return bytes(node.key[: self.page_bytes])
+
+    # Protecting
+
+    def lock(self, node: Node) -> None:
+        """Let a lease end in `node`: protect it and the path above it."""
+        above: Node | None = node
+        while above is not None:
+            count = above.lock_ref
+            above.lock_ref = count + 1
+            if count:
+                self.locked_bytes -= above.depth  # locked already, with all that is above
+                break
+            above = above.parent
+        self.locked_bytes += node.depth
+        if node.queue is not None:
+            self.queues.withdraw(node)
+        if node.settled:
+            self.queues.unsettle(node)
+        if not self._alone:
+            self._charge(node, above, 1)
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock`, unless something of the path was dropped meanwhile."""
+        above: Node | None = node
+        while above is not None:
+            count = above.lock_ref = above.lock_ref - 1
+            if count:
+                self.locked_bytes += above.depth
+                break
+            above = above.parent
+        self.locked_bytes -= node.depth
+        if not self._alone:
+            self._charge(node, above, -1)
+        if not node.lock_ref and not node.blockers:
+            self.queues.place(node)
+        self.merge_with_only_child(node)
+
+    def _charge(self, node: Node, until: Node | None, sign: int) -> None:
+        """Count what a lock has protected, or protects no longer, for those it belongs to."""
+        above: Node | None = node
+        while above is not None and above is not until:
+            if above.space is not None:
+                above.space.account.locked_bytes += sign * len(above.value)
+            above = above.parent
+
+    # Counting
+
+    def _count_on_device(self, node: Node, size: int) -> None:
+        self.cached_bytes += size
+        space = node.space
+        assert space is not None
+        space.device_bytes += size
+        space.account.device_bytes += size
+
+    def _count_locked(self, node: Node, size: int) -> None:
+        self.locked_bytes += size
+        if not self._alone and node.space is not None:
+            node.space.account.locked_bytes += size
+
+    def _count_on_host(self, node: Node, size: int) -> None:
+        space = node.space
+        assert space is not None
+        space.host_bytes += size
+        space.account.host_bytes += size
+
+
+def _same_tiers(upper: Node, lower: Node) -> bool:
+    return (
+        upper.settled == lower.settled
+        and bool(upper.value) == bool(lower.value)
+        and bool(upper.host_value) == bool(lower.host_value)
+        and not (upper.mirroring or upper.host_ref_counter or lower.mirroring or lower.holders)
+    )
