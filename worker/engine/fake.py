@@ -107,7 +107,7 @@ class FakeExecutor:
 class HostContents:
     """The host's slots below the device's of a FakeExecutor: what copies move, and the pages that storage has of it.
 
-    `copy` is the content of a fake transfer; the rest implements `hicache.backing.PagePool`.
+    `copy` is the content of a fake transfer; the rest implements `hicache.pages.PagePool`.
     """
 
     def __init__(self, executor: FakeExecutor, num_slots: int) -> None:

@@ -153,6 +153,7 @@ class Scheduler:
         """Say once what the cache had of the prompt."""
         if sequence.admission is None and sequence.lease is not None:
             sequence.admission = Admission(sequence.num_prompt, sequence.lease.hit)
+            sequence.stop_prefetch()
             draft.admitted.append(sequence)
             self._line.served(sequence.request.tenant, computed=0, cached=sequence.lease.hit.total)
 
@@ -202,9 +203,8 @@ class Scheduler:
                 continue  # for a bounded time
             max_tokens = len(sequence.key) - 1
             hit = self._cache.peek(sequence.key, max_tokens=max_tokens)
-            # What somebody loads back, or computes because that failed, it hits on the device afterwards.
-            loading = hit.host > 0 and self._cache.is_loading(sequence.key, max_tokens=max_tokens)
-            if self._in_flight.follow(sequence, hit.device if loading else hit.total):
+            # Whether a leader loads what lies on the host or has to compute it: one does it for all.
+            if self._in_flight.follow(sequence, hit.device):
                 continue
             # Who is first and doesn't fit is not overtaken by smaller ones, else it might wait for ever.
             if not self._slots.fits(sequence, hit.device, self._running):
@@ -233,7 +233,6 @@ class Scheduler:
             lease.release()
             return False
         self._line.remove(sequence)
-        sequence.stop_prefetch()
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)
         if not sequence.awaits_load:

@@ -36,7 +36,7 @@ class Sequence:
         self.key = request.key  # what was known when it last started, with namespaces
         self.lease: Lease | None = None
         self.awaits_load = False  # nothing of it can be computed yet
-        self.prefetch: Prefetch | None = None  # what storage brings for it while it waits
+        self.prefetch: Prefetch | None = None  # what storage brings while it waits, or has brought until it is admitted
         self.text: TextStream | None = None
         self.admission: Admission | None = None
         self.num_pauses = 0
@@ -88,7 +88,7 @@ class Sequence:
         self.num_computed = lease.num_tokens
 
     def stop_prefetch(self) -> None:
-        """It runs, or ends: nobody waits for storage any more."""
+        """It is admitted, or ends: what storage brought is counted, and nobody waits for it any more."""
         prefetch, self.prefetch = self.prefetch, None
         if prefetch is not None:
             prefetch.cancel()
