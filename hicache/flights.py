@@ -146,12 +146,18 @@ class Flights:
                 return
             self._start_mirror(batch, now)
 
-    def mirror_ahead(self, wanted: int, num_free: int, now: float) -> None:
-        """Settle the coldest nodes until `wanted` bytes of device slots are free, settled, or on their way to be."""
+    def mirror_ahead(self, wanted: int, num_free: int, now: float) -> bool:
+        """Settle the coldest nodes until `wanted` bytes of device slots are free, settled, or on their way to be.
+
+        Returns whether it goes on when copies that are under way have ended.
+        """
         while now >= self._quiet_until:
             missing = wanted - num_free - self._queues.settled_bytes - self.flying_bytes
-            if missing <= 0 or not self._mirror_coldest(min(missing, self._max_bytes()), now):
-                return
+            if missing <= 0:
+                return False
+            if not self._mirror_coldest(min(missing, self._max_bytes()), now):
+                return self._room() <= 0
+        return True
 
     def _mirror_coldest(self, size: int, now: float) -> bool:
         """Settle or start to mirror at least `size` bytes; False if there is nothing more to be done now."""

@@ -13,15 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hicache.audit_tiers import audit_host
-from hicache.backing import Backing, BackingRules, Fetch, PagePool
+from hicache.backing import Backing, BackingRules
 from hicache.cache import Hit, Lease, Prefetch, PrefixCache
 from hicache.copies.cost import LoadCostModel
 from hicache.copies.transfer import Transfer
 from hicache.errors import LeaseError
 from hicache.events import EventLog, Snapshot
+from hicache.fetches import Fetch
 from hicache.flights import Flights, LoadBack
 from hicache.host import HostSlots, MirrorRules, WriteBack, WritePolicy
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
+from hicache.pages import PagePool
 from hicache.radix.naming import PageNames
 from hicache.radix.node import Account, Node
 from hicache.radix.policy import EvictionPolicy
@@ -212,13 +214,13 @@ class TieredCache(PrefixCache):
             load_seconds=flights.load_seconds,
             stalls=flights.stalls,
             declined_loads=self._declined_loads,
-            fetched_tokens=0 if backing is None else backing.fetched_tokens,
-            saved_pages=0 if backing is None else backing.saved_pages,
-            failed_saves=0 if backing is None else backing.failed_saves,
-            skipped_saves=0 if backing is None else backing.skipped_saves,
-            failed_fetches=0 if backing is None else backing.failed_fetches,
-            late_fetches=0 if backing is None else backing.late_fetches,
-            fetch_reserved_bytes=0 if backing is None else backing.reserved_bytes,
+            fetched_tokens=0 if backing is None else backing.fetches.fetched_tokens,
+            saved_pages=0 if backing is None else backing.saves.saved_pages,
+            failed_saves=0 if backing is None else backing.saves.failed,
+            skipped_saves=0 if backing is None else backing.saves.skipped_pages,
+            failed_fetches=0 if backing is None else backing.fetches.failed,
+            late_fetches=0 if backing is None else backing.fetches.late,
+            fetch_reserved_bytes=0 if backing is None else backing.fetches.reserved_bytes,
         )
 
     def check(self) -> None:
@@ -228,9 +230,9 @@ class TieredCache(PrefixCache):
         fetching: list[Int32Array] = []
         waiting = [lease._on_host for lease in self._leases if isinstance(lease, TieredLease)]
         if self._backing is not None:
-            ghosts += self._backing.ghosts
-            fetching = self._backing.fetching_slots
-            waiting += self._backing.held
+            ghosts += self._backing.saves.ghosts
+            fetching = self._backing.fetches.slots
+            waiting += self._backing.fetches.held
         audit_host(self._tree, self._removal.limbo, ghosts, self._host, fetching, waiting)
 
     def _quarantine(self) -> Sequence[Int32Array]:
@@ -247,9 +249,7 @@ class TieredCache(PrefixCache):
             self._mirroring_ahead = True
         if self._mirroring_ahead:
             wanted = self._watermark(self._rules.high_watermark)
-            self._flights.mirror_ahead(wanted, num_free, now)
-            # Done, or nothing more can be done: what changes that is seen from below the low mark again.
-            self._mirroring_ahead = False
+            self._mirroring_ahead = self._flights.mirror_ahead(wanted, num_free, now)
 
     def _watermark(self, fraction: float) -> int:
         # A host that is small must not be filled with copies of what the device still has.

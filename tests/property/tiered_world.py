@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hicache.backing import BackingRules, Fetch, group_of
+from hicache.backing import BackingRules
 from hicache.copies.cost import LoadCostConfig, LoadCostModel
 from hicache.copies.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
 from hicache.events import EventLog
+from hicache.fetches import Fetch
 from hicache.host import MirrorRules, WriteBack, WriteThrough, WriteThroughSelective
 from hicache.keys import PrefixKey, Segment, page_hashes
+from hicache.pages import group_of
 from hicache.radix import policy
 from hicache.radix.naming import PageNames
 from hicache.radix.shares import Share

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hicache.backing import group_of
 from hicache.keys import ExtraKey, Namespace, PrefixKey, Segment
+from hicache.pages import group_of
 from hicache.storage.memory import MemoryStore
 from tests.unit.hicache.support import namespace
 from tests.unit.hicache.tiers import SEED, Tiers

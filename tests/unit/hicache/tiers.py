@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hicache.backing import BackingRules, Fetch
+from hicache.backing import BackingRules
 from hicache.copies.cost import LoadCostConfig, LoadCostModel
 from hicache.copies.fake_transfer import ManualTransfer
 from hicache.copies.transfer import Ticket
 from hicache.events import EventLog
+from hicache.fetches import Fetch
 from hicache.host import MirrorRules, WriteBack, WritePolicy
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
 from hicache.radix import policy
