@@ -14,8 +14,7 @@ class SlotBudget:
     What a load back fills is part of the pledge: its slots are held from the beginning on.
 
     Which slots there are depends on the tenant: what others are promised and have is not there for it. The tenant of
-    the one that starts is asked. So a tenant gets what it is promised, although somebody counted on it who has to pause
-    then.
+    the one that starts is asked. So a tenant gets what it is promised, although others counted on it, who pause then.
     """
 
     def __init__(self, cache: PrefixCache, headroom_tokens: int) -> None:
@@ -48,19 +47,27 @@ class SlotBudget:
         return 0 < lacking - self._cache.num_available_slots(sequence.request.tenant) <= returning
 
     def whom_to_pause(self, sequence: Sequence, running: SequenceOf[Sequence]) -> Sequence:
-        """Return the last of `running` whose slots could be had for `sequence`, which is one of them: it, if none."""
-        return next(
-            other for other in reversed(running) if other is sequence or not self._is_promised(other, sequence, running)
-        )
+        """Return who has to give its slots up for `sequence`, which is one of `running`: it itself, if nobody else.
 
-    def _is_promised(self, other: Sequence, sequence: Sequence, running: SequenceOf[Sequence]) -> bool:
-        """Whether what `other` has would be out of reach for `sequence` all the same: its tenant is promised it."""
-        tenant = other.request.tenant
-        if tenant == sequence.request.tenant:
-            return False
-        leases = [each.lease for each in running if each.request.tenant == tenant]
+        The last one does whose slots can be had: not what another tenant is promised. Whose tenant is promised slots
+        that it lacks, comes before older ones of others, too, but for the first.
+        """
+        place = running.index(sequence)
+        for other in reversed(running[place + 1 :]):
+            if other.request.tenant == sequence.request.tenant or not self._is_within_floor(other, running):
+                return other
+        if self._is_within_floor(sequence, running, self._cache.page_size):
+            for other in reversed(running[1:place]):
+                if not self._is_within_floor(other, running):
+                    return other
+        return sequence
+
+    def _is_within_floor(self, sequence: Sequence, running: SequenceOf[Sequence], more_slots: int = 0) -> bool:
+        """Whether the tenant of `sequence` has no more than it is promised, and wouldn't with `more_slots`."""
+        tenant = sequence.request.tenant
+        leases = [other.lease for other in running if other.request.tenant == tenant]
         return self._cache.is_within_floor(
-            tenant, sum(0 if lease is None else lease.num_private_slots for lease in leases)
+            tenant, more_slots + sum(lease.num_private_slots for lease in leases if lease is not None)
         )
 
     def _pledge(self, sequence: Sequence, held_tokens: int) -> int:
