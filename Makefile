@@ -50,9 +50,10 @@ proto: ## Regenerate the stubs beside the .proto files
 	    --grpc_python_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
 	    proto/radixgate/v1/*.proto
 
-bench: install ## Measure the tree, copies and the whole service; figures and plots go to out/
+bench: install ## Measure the tree, policies, copies and the service; figures and plots go to out/
 	@mkdir -p out
 	$(BIN)/python -m benchmarks.tree --json out/tree.json --plot out/tree.png $(ARGS)
+	$(BIN)/python -m benchmarks.policies --json out/policies.json --plot out/policies.png $(ARGS)
 	$(BIN)/python -m benchmarks.copies --json out/copies.json --plot out/copies.png $(ARGS)
 	$(BIN)/python -m benchmarks.serve --json out/serve.json --plot out/serve.png $(ARGS)
 
