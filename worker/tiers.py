@@ -167,9 +167,14 @@ def _host_pool(config: CacheConfig, pool: DevicePool, size: HostSize, available_
         host_pool = HostPool(pool.layers, size.num_slots, pool.dtype, pin=config.pin, available_bytes=available_bytes)
     except HostPoolError as error:
         raise WorkerStartError(f"worker.cache.{size.setting}: {error}") from error
-    if pool.device.type == "cuda" and not host_pool.pinned:
-        _log.warning("the host pool is not pinned: copies are slower", reason=host_pool.unpinned_reason)
+    warn_if_pageable(host_pool, pool.device)
     return host_pool
+
+
+def warn_if_pageable(host_pool: HostPool, device: torch.device) -> None:
+    """Say so where a GPU copies from memory that could not be pinned."""
+    if device.type == "cuda" and not host_pool.pinned:
+        _log.warning("the host pool is not pinned: copies are slower", reason=host_pool.unpinned_reason)
 
 
 def _transfer(pool: DevicePool, host_pool: HostPool, on_done: Callable[[], None]) -> Transfer:

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 from hicache.copies.fake_transfer import InstantTransfer, ManualTransfer, ignore_done
 from hicache.copies.transfer import Copy
 from hicache.tiers.device import DevicePool, LayerShape
+from hicache.tiers.host import HostPool
 from worker.config import CacheConfig, ShareConfig, StorageConfig
 from worker.errors import WorkerStartError
-from worker.tiers import HostSize, Tiers, build_tiers, host_size, measured_cost
+from worker.tiers import HostSize, Tiers, build_tiers, host_size, measured_cost, warn_if_pageable
 
 torch.set_num_threads(1)
 
@@ -136,6 +137,21 @@ def test_on_the_cpu_a_pool_that_is_not_pinned_is_no_reason_to_warn() -> None:
     assert [line["log_level"] for line in logs] == ["info"]
     assert tiers.host_pool is not None
     assert not tiers.host_pool.pinned
+
+
+def test_beside_a_gpu_a_pool_that_is_not_pinned_is_warned_of_with_the_reason() -> None:
+    pool = HostPool(LAYERS, 16, torch.float32, pin="auto", pin_memory=lambda memory: "memlock is 8 MiB")
+    with capture_logs() as logs:
+        warn_if_pageable(pool, torch.device("cuda"))
+    (line,) = logs
+    assert (line["log_level"], line["reason"]) == ("warning", "memlock is 8 MiB")
+
+
+def test_beside_a_gpu_a_pinned_pool_is_no_reason_to_warn() -> None:
+    pool = HostPool(LAYERS, 16, torch.float32, pin="auto", pin_memory=lambda memory: "")
+    with capture_logs() as logs:
+        warn_if_pageable(pool, torch.device("cuda"))
+    assert logs == []
 
 
 def test_a_pool_that_must_be_pinned_and_cannot_be_is_refused() -> None:
