@@ -98,8 +98,8 @@ class Flights:
 
     @property
     def pending(self) -> int:
-        """Copies that are not known to have ended."""
-        return len(self._mirrors) + len(self._loads) + len(self._stalled)
+        """Copies that are not known to have ended; and one for those wanted that have not begun."""
+        return len(self._mirrors) + len(self._loads) + len(self._stalled) + bool(self._wanted)
 
     @property
     def ghosts(self) -> list[Node]:

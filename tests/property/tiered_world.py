@@ -341,6 +341,7 @@ class World:
                 self.transfer.drain()
             if isinstance(self.io, ManualIo):
                 self.io.finish_all()
+            self.now += 0.1
             self.cache.tick(self.now)
             if not self.cache.pending:
                 return
