@@ -3,6 +3,7 @@ there: the same answers, at worst with a shorter hit.
 """
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from worker.model.loading import LoadedModel
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
-NUM_PROMPTS, NUM_NEW = 24, 6
+NUM_PROMPTS, NUM_NEW = 20, 4
 DEVICE_SLOTS, HOST_SLOTS = 512, 8_192
 PAGE = 16
 
@@ -59,7 +60,7 @@ def test_with_a_device_too_small_for_what_is_asked_again(
         load_back_threshold=1,
     )
     with TieredBench(fp32_model, config, max_running=4) as bench:
-        cold = bench.answers(token_ids(expected), num_new=NUM_NEW)
+        cold = bench.answers(token_ids(expected), num_new=NUM_NEW, at_once=True)
         warm = bench.answers(token_ids(expected), num_new=NUM_NEW)
         together = bench.answers(token_ids(expected), num_new=NUM_NEW, at_once=True)
         bench.cache.check()
@@ -82,15 +83,32 @@ def stored(url: str) -> CacheConfig:
     )  # fmt: skip
 
 
-def live_twice(
-    model: LoadedModel, expected: Sequence[Reference], config: CacheConfig, between: Callable[[], None]
-) -> tuple[list[Answer], TieredBench]:
-    """What a second worker answers from what a first one, which is gone, has stored."""
+def live_and_leave(model: LoadedModel, expected: Sequence[Reference], config: CacheConfig) -> None:
+    """A worker's life that ends in good order."""
     with TieredBench(model, config, max_running=4) as first:
         assert_exact(first.answers(token_ids(expected), num_new=NUM_NEW, at_once=True), expected)
         first.flush()
         assert first.stats.saved_pages > 0
-    between()
+
+
+@pytest.fixture(scope="module")
+def left_behind(fp32_model: LoadedModel, reference: list[Reference], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of pages that a worker left. To be copied."""
+    folder = tmp_path_factory.mktemp("pages")
+    live_and_leave(fp32_model, beginnings(reference), stored(folder.as_uri()))
+    return folder
+
+
+@pytest.fixture
+def folder(left_behind: Path, tmp_path: Path) -> Path:
+    """A copy of what a worker left."""
+    return shutil.copytree(left_behind, tmp_path / "pages")
+
+
+def live_again(
+    model: LoadedModel, expected: Sequence[Reference], config: CacheConfig
+) -> tuple[list[Answer], TieredBench]:
+    """What another worker answers from what is stored."""
     with TieredBench(model, config, max_running=4) as second:
         answers = second.answers(token_ids(expected), num_new=NUM_NEW)
         second.settle()
@@ -100,18 +118,14 @@ def live_twice(
     return answers, second
 
 
-def nothing() -> None:
-    """Nothing happens between two workers."""
-
-
 def all_pages(expected: Sequence[Reference]) -> int:
     """Tokens that storage can bring: whole pages, and never a prompt's last token."""
     return sum((len(each.prompt_token_ids) - 1) // PAGE * PAGE for each in expected)
 
 
-def test_after_a_restart_from_files(fp32_model: LoadedModel, reference: list[Reference], tmp_path: Path) -> None:
+def test_after_a_restart_from_files(fp32_model: LoadedModel, reference: list[Reference], folder: Path) -> None:
     expected = beginnings(reference)
-    answers, second = live_twice(fp32_model, expected, stored(tmp_path.as_uri()), nothing)
+    answers, second = live_again(fp32_model, expected, stored(folder.as_uri()))
 
     found = hits(answers, "storage") + hits(answers, "host") + hits(answers, "device")
     assert hits(answers, "storage") > 0
@@ -121,7 +135,8 @@ def test_after_a_restart_from_files(fp32_model: LoadedModel, reference: list[Ref
 
 def test_after_a_restart_from_redis(fp32_model: LoadedModel, reference: list[Reference], redis_url: str) -> None:
     expected = beginnings(reference)
-    answers, _ = live_twice(fp32_model, expected, stored(redis_url), nothing)
+    live_and_leave(fp32_model, expected, stored(redis_url))
+    answers, _ = live_again(fp32_model, expected, stored(redis_url))
 
     assert hits(answers, "storage") > 0
     assert hits(answers, "storage") + hits(answers, "host") + hits(answers, "device") >= all_pages(expected)
@@ -145,16 +160,13 @@ def truncate(page: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip_a_byte, truncate, Path.unlink])
 def test_with_damaged_pages(
-    fp32_model: LoadedModel, reference: list[Reference], tmp_path: Path, damage: Callable[[Path], None]
+    fp32_model: LoadedModel, reference: list[Reference], folder: Path, damage: Callable[[Path], None]
 ) -> None:
     expected = beginnings(reference)
-
-    def damage_a_third() -> None:
-        pages = pages_in(tmp_path)
-        for page in random.Random(0).sample(pages, len(pages) // 3):
-            damage(page)
-
-    answers, second = live_twice(fp32_model, expected, stored(tmp_path.as_uri()), damage_a_third)
+    pages = pages_in(folder)
+    for page in random.Random(0).sample(pages, len(pages) // 3):
+        damage(page)
+    answers, second = live_again(fp32_model, expected, stored(folder.as_uri()))
 
     assert 0 < hits(answers, "storage") < all_pages(expected)
     assert second.tiers.store is not None
