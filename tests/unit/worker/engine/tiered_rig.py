@@ -1,6 +1,6 @@
 """An engine over a cache of three tiers whose copies and store do what the test says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -52,18 +52,24 @@ class TieredRig(Rig):
         write_policy: WritePolicy | None = None,
         rules: MirrorRules = RULES,
         max_fetch_pages: int = 1000,
+        fetch_timeout_s: float = FETCH_TIMEOUT_S,
         seed: int | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.host_slots = num_host_slots
         self.shares = shares
         self.rules = rules
         self.write_policy = write_policy or WriteBack()
         self.max_fetch_pages = max_fetch_pages
+        self.fetch_timeout_s = fetch_timeout_s
         self.seed = seed
-        self.io = ManualIo(store or MemoryStore(1 << 24))
+        self.on_done: Callable[[], object] = lambda: None
+        self.io = ManualIo(store or MemoryStore(1 << 24), on_done=self._ended)
         self.transfer: ManualTransfer | SeededTransfer
         self.tiers: TieredCache
-        super().__init__(num_slots, page_size, config=config, cache=lambda executor: self._cache(executor, page_size))
+        super().__init__(
+            num_slots, page_size, config=config, cache=lambda executor: self._cache(executor, page_size), clock=clock
+        )
 
     def _cache(self, executor: FakeExecutor, page_size: int) -> PrefixCache:
         host = HostContents(executor, self.host_slots)
@@ -71,7 +77,7 @@ class TieredRig(Rig):
         names = PageNames(NAME_TOKENS * page_size, b"model")
         backing = BackingRules(
             max_fetch_bytes=self.max_fetch_pages * host.page_bytes(names.page_size),
-            fetch_timeout_s=FETCH_TIMEOUT_S,
+            fetch_timeout_s=self.fetch_timeout_s,
             min_fetch_tokens=1,
         )
         cost = LoadCostModel(LoadCostConfig(load_back_threshold=1))
@@ -86,8 +92,11 @@ class TieredRig(Rig):
 
     def _transfer(self, copy_content: CopyContent) -> ManualTransfer | SeededTransfer:
         if self.seed is not None:
-            return SeededTransfer(self.seed, copy_content)
-        return ManualTransfer(copy_content)
+            return SeededTransfer(self.seed, copy_content, on_done=self._ended)
+        return ManualTransfer(copy_content, on_done=self._ended)
+
+    def _ended(self) -> None:
+        self.on_done()
 
     @property
     def loads(self) -> list[Ticket]:
