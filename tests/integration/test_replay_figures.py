@@ -105,6 +105,18 @@ def test_the_mooncake_conversations_hit_what_an_independent_simulator_found(
     assert 100 * run.hit_rate == pytest.approx(percent, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("device_slots", "host_slots", "on_device", "percent"),
+    [(2**18, 3 * 2**18, 4.30, 5.64), (2**20, 3 * 2**20, 5.64, 18.90), (2**20, 15 * 2**20, 5.64, 34.37)],
+)
+def test_two_exclusive_tiers_hit_what_one_of_their_size_does(
+    conversations: Trace, device_slots: int, host_slots: int, on_device: float, percent: float
+) -> None:
+    run = replay(conversations, CacheSize(device_slots=device_slots, host_slots=host_slots, page_size=PAGE_SIZE))
+    assert 100 * run.device == pytest.approx(on_device, abs=0.1)
+    assert 100 * run.hit_rate == pytest.approx(percent, abs=0.1)
+
+
 def test_lhd_hits_more_than_lru_where_the_pool_is_small(conversations: Trace) -> None:
     run = replay(conversations, CacheSize(device_slots=2**20, page_size=PAGE_SIZE, policy="lhd"))
     assert run.hit_rate > 1.5 * 0.0564
