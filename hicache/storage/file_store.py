@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +39,8 @@ _TRIES: Final = 20  # of what another process can undo at any moment
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
 # Of reading one file, these say that it is not this file's fault.
 _AWAY: Final = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EMFILE, errno.ENFILE}
+# Something that is no page lies where one belongs: that costs this page alone.
+_OBSTRUCTED: Final = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 
 
 class FileStore:
@@ -78,9 +81,9 @@ class FileStore:
                 if frame_size(content) > self._max_bytes:
                     self._counts.refused += 1
                     continue
-                self._write(name, content, used_ns)
-                self._index.record(name, frame_size(content), used_ns)
-                self._counts.stored += 1
+                if self._write(name, content, used_ns):
+                    self._index.record(name, frame_size(content), used_ns)
+                    self._counts.stored += 1
             self._look_around()
             self._evict()
         return sum(name in self._index for name, _ in pages)
@@ -117,7 +120,8 @@ class FileStore:
 
     # ----------------------------------------------------------------------------------------------------- one page
 
-    def _write(self, name: PageName, content: bytes, used_ns: int) -> None:
+    def _write(self, name: PageName, content: bytes, used_ns: int) -> bool:
+        """Store a page; False where something else lies in its place."""
         temporary = self._temporary_path()
         try:
             file = self._create(temporary)
@@ -133,10 +137,14 @@ class FileStore:
             finally:
                 os.close(file)
             self._move_in(temporary, name)
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
                 os.unlink(temporary)
+            if error.errno in _OBSTRUCTED:
+                self._index.forget(name)
+                return False
             raise
+        return True
 
     def _move_in(self, temporary: str, name: PageName) -> None:
         path = self._path(name)
@@ -155,11 +163,7 @@ class FileStore:
     def _read(self, name: PageName, used_ns: int) -> bytes | None:
         """Return the content of a page; what is wrong with one page is counted, and costs that page alone."""
         try:
-            file = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with open(file, "rb", buffering=0) as opened:
-                content = content_of(name, opened.readall())
-                if content is not None:
-                    os.utime(file, ns=(used_ns, used_ns))
+            content = self._verified(name, used_ns)
         except _MISSING:
             self._index.forget(name)
             self._counts.missing += 1
@@ -176,11 +180,27 @@ class FileStore:
         self._counts.found += 1
         return content
 
+    def _verified(self, name: PageName, used_ns: int) -> bytes | None:
+        """Return the content of a page, and note its use; None for what is no page of this name."""
+        # Without O_NONBLOCK, opening a pipe would wait for whoever writes to it.
+        file = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > self._max_bytes:
+                return None
+            with open(file, "rb", buffering=0, closefd=False) as opened:
+                content = content_of(name, opened.readall())
+            if content is not None:
+                os.utime(file, ns=(used_ns, used_ns))
+            return content
+        finally:
+            os.close(file)
+
     def _touch(self, name: PageName, used_ns: int) -> bool:
         path = self._path(name)
         try:
-            os.utime(path, ns=(used_ns, used_ns))
-            num_bytes = self._index[name].num_bytes if name in self._index else os.stat(path).st_size
+            os.utime(path, ns=(used_ns, used_ns), follow_symlinks=False)
+            num_bytes = self._index[name].num_bytes if name in self._index else os.lstat(path).st_size
         except _MISSING:
             self._index.forget(name)
             return False
@@ -204,7 +224,7 @@ class FileStore:
     def _evict(self) -> None:
         while self._index.num_bytes > self._max_bytes and (name := self._index.oldest()) is not None:
             try:
-                found = os.stat(self._path(name))
+                found = os.lstat(self._path(name))
             except _MISSING:
                 self._index.forget(name)
                 continue
@@ -250,7 +270,7 @@ class FileStore:
         for page in there - known:
             name = PageName(group, page)
             with suppress(*_MISSING):
-                found = os.stat(self._path(name))
+                found = os.lstat(self._path(name))
                 self._index.record(name, found.st_size, found.st_mtime_ns)
 
     def _remove_left_overs(self) -> None:

@@ -5,7 +5,7 @@ import resource
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,6 +184,61 @@ def test_a_link_in_the_place_of_a_page_is_not_followed(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- several at once
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_file_larger_than_the_store(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(64 << 30)
+
+
+@pytest.mark.parametrize("obstacle", [a_folder, a_link_to_itself, a_pipe, a_file_larger_than_the_store])
+def test_what_is_no_page_costs_its_own_page_and_no_other(tmp_path: Path, obstacle: Callable[[Path], None]) -> None:
+    store = FileStore(tmp_path, PLENTY)
+    store.put(pages(1, 2))
+    path = tmp_path / GROUPS[0].hex() / "01" / page(1).page.hex()
+    path.unlink()
+    obstacle(path)
+    num_open = len(os.listdir("/proc/self/fd"))
+    assert store.contains([page(2)]) == [True]
+    assert len(store.contains([page(1), page(2)])) == 2
+    for _ in range(3):
+        assert store.get([page(1), page(2)]) == [None, content(page(2))]
+    assert store.put(pages(1, 2)) == (1 if path.is_dir() else 2)
+    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_costs_the_pages_below_it(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, PLENTY)
+    (tmp_path / GROUPS[0].hex()).mkdir(0o700)
+    (tmp_path / GROUPS[0].hex() / "01").touch()
+    assert store.put(pages(1, 2)) == 1
+    assert store.contains([page(1), page(2)]) == [False, True]
+
+
+def test_a_link_in_the_place_of_a_page_is_not_followed_to_note_a_use(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "kv", PLENTY)
+    store.put(pages(1))
+    foreign = tmp_path / "foreign"
+    foreign.touch()
+    before = foreign.stat().st_mtime_ns
+    path = tmp_path / "kv" / GROUPS[0].hex() / "01" / page(1).page.hex()
+    path.unlink()
+    path.symlink_to(foreign)
+    store.contains([page(1)])
+    assert foreign.stat().st_mtime_ns == before
 
 
 def test_looking_around_finds_what_others_put_and_removed(tmp_path: Path) -> None:
