@@ -26,6 +26,7 @@ from hicache.slots import SlotAllocator
 from hicache.stats import TierStats
 
 _SLOT_DTYPE = np.dtype(np.int32)
+_frombuffer = np.frombuffer
 _REAPED_NODES = 256  # of a dropped namespace, looked at in one go
 _MIN_ROOM = 64  # slots; a lease's array starts with room for this many more
 
@@ -334,7 +335,7 @@ class Lease:
         self._namespaces = namespaces
         self._priority = priority
         self._node = node
-        self._slot_ids = np.frombuffer(value, _SLOT_DTYPE)
+        self._slot_ids = _frombuffer(value, _SLOT_DTYPE)
         # All in tokens, and equal to begin with: the hit, what has a slot, the slots held (whole pages; the array may
         # be longer), and what the locked path covers (whole pages).
         self._hit_tokens = self._num_tokens = self._capacity = self._depth = len(value) // TOKEN_BYTES

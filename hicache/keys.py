@@ -173,9 +173,10 @@ class PrefixKey:
         """
         page_bytes = page_size * TOKEN_BYTES
         if len(self.segments) == 1:
-            segment = self.segments[0]
-            num_bytes = len(segment.packed) // page_bytes * page_bytes
-            return ((segment.namespace, segment.packed, num_bytes),) if num_bytes else ()
+            (segment,) = self.segments
+            packed = segment.packed
+            num_bytes = len(packed) // page_bytes * page_bytes
+            return ((segment.namespace, packed, num_bytes),) if num_bytes else ()
         parts: list[Part] = []
         carried = b""
         for segment in self.segments:

@@ -48,6 +48,8 @@ def audit(
     _check_leases(holdings)
     _check_slots([*alive, *orphans], free, num_slots, holdings)
     audit_queues(tree, alive)
+    for node in alive:
+        _check_recent(tree, node)
     for node in orphans:
         require(node.queue is None, "a dropped node waits for its eviction")
 
@@ -90,6 +92,15 @@ def _check_node(tree: RadixTree, node: Node) -> None:
         require(edge == _edge(child, tree.page_bytes), "a child hangs by an edge that is not its own")
         if not child.is_root:
             require(child.space is node.space, "a child without a barrier lies in another namespace than its parent")
+
+
+def _check_recent(tree: RadixTree, node: Node) -> None:
+    recent = node.recent
+    if recent is None:
+        return
+    known = not recent.is_root and node.children.get(tree.edge(recent)) is recent
+    require(known, "a node expects the next match at what is no child of its own")
+    require(bool(recent.value), "a node expects the next match at what is not on the device")
 
 
 def _check_spaces(tree: RadixTree, reachable: Sequence[Node], dropped: Sequence[Node]) -> None:

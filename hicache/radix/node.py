@@ -52,6 +52,9 @@ class Node:
     passed through: whoever uses a child uses its parent, and a child that is evicted passes all three on. `stored_time`
     is when its newest token came.
 
+    `recent` is a child on the device, no root, by which a match went on last, or None: the next one often goes there
+    again, and then needs no look-up.
+
     `hash_value` holds the names of the storage pages that end in this node, or is None until somebody asks. `space` is
     None once the namespace was dropped and the node was looked at: it is out of reach and lives on for the leases that
     hold it. `queue` is where it waits for its eviction, if it does, under the number `ticket`.
@@ -74,6 +77,7 @@ class Node:
         "parent",
         "priority",
         "queue",
+        "recent",
         "settled",
         "space",
         "stored_time",
@@ -97,6 +101,7 @@ class Node:
         self.space = space
         self.depth: int = len(key) if parent is None else parent.depth + len(key)
         self.children: dict[Edge, Node] = NO_CHILDREN
+        self.recent: Node | None = None
         self.device_children = 0
         self.blockers = 0
         self.settled = False
@@ -144,6 +149,7 @@ class Node:
 
     def disown(self, edge: Edge) -> None:
         del self.children[edge]
+        self.recent = None
         if not self.children:
             self.children = NO_CHILDREN
 

@@ -81,6 +81,8 @@ class Removal:
             self._queues.settled_bytes -= part
             node.settled = False
         value, node.value = node.value, NO_SLOTS
+        if node.parent is not None and node.parent.recent is node:
+            node.parent.recent = None
         self._count_off_device(node, part)
         self.moved_bytes += part
         above = node.above
@@ -118,7 +120,7 @@ class Removal:
     def _forget_below(self, node: Node) -> None:
         """What only the host has below a node that goes can't be reached any more."""
         pending = list(node.children.values())
-        node.children = NO_CHILDREN
+        node.children, node.recent = NO_CHILDREN, None
         while pending:
             below = pending.pop()
             self.host_lost_bytes += len(below.host_value)
@@ -273,7 +275,7 @@ class Removal:
             if node.lock_ref and not self._queues.alone:
                 space.account.locked_bytes -= size
         node.space = None
-        node.children = NO_CHILDREN
+        node.children, node.recent = NO_CHILDREN, None
         if node.lock_ref:
             return None
         tree.cached_bytes -= size

@@ -345,6 +345,24 @@ def take_a_path_off_the_device(setting: Setting) -> None:
     setting.stem.value = NO_SLOTS
 
 
+def expect_what_is_elsewhere(setting: Setting) -> None:
+    setting.stem.recent = setting.guest
+
+
+def expect_a_root(setting: Setting) -> None:
+    setting.barrier.recent = setting.guest_root
+
+
+def expect_what_is_on_the_host(setting: Setting) -> None:
+    setting.settle(setting.cold)
+    space = setting.cold.space
+    assert space is not None
+    freed = setting.cache._removal.evict(len(setting.cold.value), space.account)
+    setting.cache._free_packed(freed)
+    setting.cache.check()
+    setting.stem.recent = setting.cold
+
+
 def miscount_children_on_the_device(setting: Setting) -> None:
     setting.stem.device_children -= 1
 
