@@ -20,7 +20,7 @@ free before that has ended: they stay with a ghost, a node outside of the tree.
 from typing import Protocol
 
 from hicache.keys import Namespace
-from hicache.radix.node import NO_CHILDREN, NO_SLOTS, Account, Holder, Node
+from hicache.radix.node import NO_CHILDREN, NO_SLOTS, Account, Edge, Holder, Node
 from hicache.radix.queues import inherit
 from hicache.radix.tree import RadixTree
 
@@ -38,19 +38,20 @@ class Removal:
         self._tree = tree
         self._queues = tree.queues
         self._host = host
-        self._limbo: list[Node] = []  # dropped, out of reach, not looked at yet
+        self._limbo: list[Node] = []  # tops of what was dropped, not looked at yet
+        self._broods: list[dict[Edge, Node]] = []  # children of what was looked at; none is empty
         self.lost_bytes = 0  # evicted from the device and nowhere else, since the start
         self.moved_bytes = 0  # evicted from the device and still on the host
         self.host_lost_bytes = 0  # evicted from the host and nowhere else
 
     @property
     def has_limbo(self) -> bool:
-        return bool(self._limbo)
+        return bool(self._limbo or self._broods)
 
     @property
     def limbo(self) -> list[Node]:
         """The tops of what was dropped and not looked at yet."""
-        return list(self._limbo)
+        return [*self._limbo, *(child for brood in self._broods for child in brood.values())]
 
     # The device
 
@@ -204,16 +205,27 @@ class Removal:
     def reap(self, max_nodes: int) -> list[bytearray]:
         """Free what was dropped, some nodes of it. What is locked stays allocated until its last lease ends."""
         freed: list[bytearray] = []
-        while max_nodes > 0 and self._limbo:
-            node = self._limbo.pop()
-            self._limbo.extend(node.children.values())
+        while max_nodes > 0 and self.has_limbo:
+            node = self._next_dropped()
+            if node.children:
+                self._broods.append(node.children)
             max_nodes -= 1
             value = self._detach(node)
             if value is not None:
                 freed.append(value)
-        if not self._limbo:
+        if not self.has_limbo:
             self._let_move()
         return freed
+
+    def _next_dropped(self) -> Node:
+        """Take one node of what was dropped: one by one, because a node may have any number of children."""
+        if self._limbo:
+            return self._limbo.pop()
+        brood = self._broods[-1]
+        _, node = brood.popitem()
+        if not brood:
+            self._broods.pop()
+        return node
 
     def _let_move(self) -> None:
         """Nothing that was dropped needs its path any more."""
