@@ -2,9 +2,10 @@
 
     python -m benchmarks.tree [--repeat N] [--json PATH] [--plot PATH]
 
-Every row but the last three is the median of many measurements, in microseconds, at page size 1 and under LRU:
+Rows in microseconds are medians of many measurements, at page size 1 and under LRU:
 
     match_1k_1node_us            acquire a lease on 1,024 cached tokens that lie in one node: walk, lock, collect slots
+    match_1k_of_2k_us            the same in one of 2,000 such nodes, side by side; each time another one
     match_8k_32node_us           the same, 8,192 tokens on a path of 32 nodes (each branches)
     match_32k_32node_us          the same, 32,768 tokens on a path of 32 nodes
     insert_8k_after_8k_us        commit 8,192 new tokens behind 8,192 that the lease holds in another node
@@ -15,6 +16,14 @@ Every row but the last three is the median of many measurements, in microseconds
     evict_one_of_10k_us          reserve 32 slots of a full pool with 10,000 leaves of 32 tokens: evict the coldest
                                  leaf, take its slots back, hand them out
     evict_one_of_100k_us         the same with 100,000 leaves
+    evict_100k_to_1k             what that costs, divided by what it costs with 1,000 leaves
+    demote_one_of_16k_us         the same with 16,000 leaves below one parent that all have a copy on the host: the
+                                 coldest leaves the device and stays on the host
+    evict_one_of_16k_on_host_us  free 32 host slots with 16,000 such leaves that are on the host alone
+    drop_100k_us                 drop a namespace with 100,000 leaves: out of reach at once
+    drop_100k_longest_tick_us    the longest of the ticks that free them, in CPU time
+    growth_of_100k_splits_bytes  resident memory gained over 100,000 matches that end inside a node of 1,024 tokens,
+                                 each of which splits it; it merges again when the lease ends
     leaf_bytes                   memory of such a leaf beyond its payload (4 bytes for each token, 4 for its slot)
 
 Keys are packed beforehand in these. `chat_turns_per_s` and `chat_1m_pool_turns_per_s` count whole turns per second of
@@ -35,21 +44,30 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks import tree_upkeep
 from benchmarks.machine import describe_machine
 from benchmarks.tree_report import plot, show
-from hicache.cache import Lease, PrefixCache
-from hicache.keys import TOKEN_BYTES, Namespace, PrefixKey
+from benchmarks.tree_setup import (
+    LEAF_TOKENS,
+    NAMESPACE,
+    VOCABULARY,
+    Tokens,
+    advance,
+    chain,
+    depth,
+    full_of_leaves,
+    leaf_keys,
+    random_tokens,
+    store,
+)
+from hicache.cache import PrefixCache
+from hicache.keys import TOKEN_BYTES, PrefixKey
 from hicache.radix.node import Node
 
-Tokens = NDArray[np.int32]
-
-NAMESPACE = Namespace(bytes(16))
-VOCABULARY = 50_000
-LEAF_TOKENS = 32
 LEAVES = (1_000, 3_000, 10_000, 30_000, 100_000)
+CHILDREN = (1_000, 4_000, 16_000)
 
 SESSIONS, TURNS, SYSTEM_PROMPTS, SYSTEM_TOKENS = 1_000, 10, 64, 2_048
 QUESTION_TOKENS, ANSWER_TOKENS = 115, 170
@@ -77,11 +95,13 @@ def main() -> None:
     gc.disable()
     with console.status("measuring") as status:
         rows, scaling, chats = measure(arguments.repeat, status.update)
+        demotions = measure_upkeep(arguments.repeat, rows, status.update)
     remarks = {name: f"hit rate {run.hit_rate:.1%}, {run.nodes:,} nodes at the end" for name, run in chats.items()}
     show(console, rows, remarks, scaling)
     report = {
         "rows": rows,
         "evict_one_us_by_leaves": scaling,
+        "demote_one_us_by_children": demotions,
         "hit_rates": {name: chat.hit_rate for name, chat in chats.items()},
         "machine": describe_machine(),
         "repeat": arguments.repeat,
@@ -99,6 +119,7 @@ def measure(repeat: int, progress: Callable[[str], None]) -> tuple[dict[str, flo
     rows: dict[str, float] = {}
     for name, operation in {
         "match_1k_1node_us": lambda: match(1_024, 1),
+        "match_1k_of_2k_us": match_one_of_many,
         "match_8k_32node_us": lambda: match(8_192, 32),
         "match_32k_32node_us": lambda: match(32_768, 32),
         "insert_8k_after_8k_us": insert,
@@ -114,6 +135,7 @@ def measure(repeat: int, progress: Callable[[str], None]) -> tuple[dict[str, flo
         scaling[leaves] = median_of(repeat, lambda: evict_one(leaves))  # noqa: B023 - called before the next one
     rows["evict_one_of_10k_us"] = scaling[10_000]
     rows["evict_one_of_100k_us"] = scaling[100_000]
+    rows["evict_100k_to_1k"] = scaling[100_000] / scaling[1_000]
     chats: dict[str, Chat] = {}
     for name, num_slots in {"chat_turns_per_s": UNLIMITED, "chat_1m_pool_turns_per_s": LIMITED}.items():
         progress(name)
@@ -123,6 +145,25 @@ def measure(repeat: int, progress: Callable[[str], None]) -> tuple[dict[str, flo
     progress("leaf_bytes")
     rows["leaf_bytes"] = leaf_bytes()
     return rows, scaling, chats
+
+
+def measure_upkeep(repeat: int, rows: dict[str, float], progress: Callable[[str], None]) -> dict[int, float]:
+    """Add what happens beside serving to the rows; return the cost of demoting a leaf by the number of its siblings."""
+    progress("demotion")
+    demotions = {
+        children: median_of(repeat, lambda: tree_upkeep.demote_one(children))  # noqa: B023 - called at once
+        for children in CHILDREN
+    }
+    rows["demote_one_of_16k_us"] = demotions[16_000]
+    progress("eviction on the host")
+    rows["evict_one_of_16k_on_host_us"] = median_of(repeat, lambda: tree_upkeep.evict_one_on_host(16_000))
+    progress("dropping a namespace")
+    drops = [tree_upkeep.drop(100_000) for _ in range(repeat)]
+    rows["drop_100k_us"] = statistics.median(call for call, _ in drops) * 1e6
+    rows["drop_100k_longest_tick_us"] = statistics.median(tick for _, tick in drops) * 1e6
+    progress("memory over splits")
+    rows["growth_of_100k_splits_bytes"] = tree_upkeep.growth_over_splits()
+    return demotions
 
 
 def median_of(repeat: int, measurements: Callable[[], Iterator[float]]) -> float:
@@ -141,6 +182,21 @@ def match(num_tokens: int, num_nodes: int) -> Iterator[float]:
         lease = cache.acquire(key, now=1.0)
         yield perf_counter() - start
         assert lease.hit.total == num_tokens
+        lease.release()
+
+
+def match_one_of_many() -> Iterator[float]:
+    tokens = np.random.default_rng(0).integers(VOCABULARY, size=(2_000, 1_024), dtype=np.int32)
+    tokens[:, 0] = np.arange(2_000)
+    keys = [PrefixKey.of(NAMESPACE, row) for row in tokens]
+    cache = PrefixCache(2_000 * 1_024)
+    for key in keys:
+        store(cache, key)
+    for index in np.random.default_rng(1).permutation(2_000).tolist():
+        start = perf_counter()
+        lease = cache.acquire(keys[index], now=1.0)
+        yield perf_counter() - start
+        assert lease.hit.total == 1_024
         lease.release()
 
 
@@ -250,61 +306,6 @@ def chat_turn(cache: PrefixCache, tokens: Tokens, prompt_tokens: int, now: float
         advance(lease, prompt, now)
         advance(lease, PrefixKey.of(NAMESPACE, tokens[: prompt_tokens + ANSWER_TOKENS]), now)
         return lease.hit.total
-
-
-# -------------------------------------------------------------------------------------------------------------- set-up
-
-
-def random_tokens(num_tokens: int, rng: np.random.Generator | None = None) -> Tokens:
-    return (rng or np.random.default_rng(0)).integers(VOCABULARY, size=num_tokens, dtype=np.int32)
-
-
-def advance(lease: Lease, key: PrefixKey, now: float) -> None:
-    if not lease.reserve(len(key) - lease.num_tokens, now=now):
-        raise MemoryError("the pool is too small for one request")
-    lease.commit(key, now=now)
-
-
-def store(cache: PrefixCache, key: PrefixKey, now: float = 0.0) -> None:
-    with cache.acquire(key, now=now) as lease:
-        advance(lease, key, now)
-
-
-def chain(cache: PrefixCache, num_tokens: int, num_nodes: int) -> PrefixKey:
-    """Cache a path of `num_nodes` nodes of equal length and return its key. Each node but the last one branches."""
-    tokens = random_tokens(num_tokens)
-    key = PrefixKey.of(NAMESPACE, tokens)
-    store(cache, key)
-    for index in range(1, num_nodes):
-        end = index * num_tokens // num_nodes
-        store(cache, key.prefix(end).extend([VOCABULARY]))
-    return key
-
-
-def depth(node: Node) -> int:
-    """Return how many nodes lie on the path down to `node`, itself included, the root not."""
-    nodes = 0
-    above: Node | None = node
-    while above is not None and not above.is_root:
-        nodes, above = nodes + 1, above.parent
-    return nodes
-
-
-def leaf_keys(leaves: int) -> list[PrefixKey]:
-    tokens = np.random.default_rng(0).integers(VOCABULARY, size=(leaves, LEAF_TOKENS), dtype=np.int32)
-    tokens[:, 0] = np.arange(leaves)  # no two share a prefix
-    return [PrefixKey.of(NAMESPACE, row) for row in tokens]
-
-
-def full_of_leaves(leaves: int) -> PrefixCache:
-    """Return a cache without a free slot whose leaves were stored in random order of age."""
-    cache = PrefixCache(leaves * LEAF_TOKENS)
-    ages = np.random.default_rng(1).permutation(leaves).tolist()
-    for age, key in zip(ages, leaf_keys(leaves), strict=True):
-        store(cache, key, float(age))
-    assert cache.num_free_slots == 0
-    assert cache.stats().leaves == leaves
-    return cache
 
 
 if __name__ == "__main__":
