@@ -22,8 +22,8 @@ Rows in microseconds are medians of many measurements, at page size 1 and under 
     evict_one_of_16k_on_host_us  free 32 host slots with 16,000 such leaves that are on the host alone
     drop_100k_us                 drop a namespace with 100,000 leaves: out of reach at once
     drop_100k_longest_tick_us    the longest of the ticks that free them, in CPU time
-    growth_of_100k_splits_bytes  resident memory gained over 100,000 matches that end inside a node of 1,024 tokens,
-                                 each of which splits it; it merges again when the lease ends
+    memory_over_100k_splits      resident memory after 100,000 matches that end inside a node of 1,024 tokens, each of
+                                 which splits it until the lease ends, divided by what it was before
     leaf_bytes                   memory of such a leaf beyond its payload (4 bytes for each token, 4 for its slot)
 
 Keys are packed beforehand in these. `chat_turns_per_s` and `chat_1m_pool_turns_per_s` count whole turns per second of
@@ -162,7 +162,8 @@ def measure_upkeep(repeat: int, rows: dict[str, float], progress: Callable[[str]
     rows["drop_100k_us"] = statistics.median(call for call, _ in drops) * 1e6
     rows["drop_100k_longest_tick_us"] = statistics.median(tick for _, tick in drops) * 1e6
     progress("memory over splits")
-    rows["growth_of_100k_splits_bytes"] = tree_upkeep.growth_over_splits()
+    before, after = tree_upkeep.resident_over_splits()
+    rows["memory_over_100k_splits"] = after / before
     return demotions
 
 

@@ -65,8 +65,8 @@ def drop(nodes: int) -> tuple[float, float]:
     return dropped, longest
 
 
-def growth_over_splits() -> float:
-    """Return the bytes of resident memory gained over many matches that each split a node, which merges again."""
+def resident_over_splits() -> tuple[int, int]:
+    """Return resident memory in bytes before and after many matches that each split a node, which merges again."""
     cache = PrefixCache(2_048)
     tokens = random_tokens(1_024)
     store(cache, PrefixKey.of(NAMESPACE, tokens))
@@ -79,7 +79,7 @@ def growth_over_splits() -> float:
         with cache.acquire(keys[index % len(keys)], now=1.0):
             pass
         assert cache.stats().nodes == 1
-    return float(_resident_bytes() - before)
+    return before, _resident_bytes()
 
 
 def mirrored_children(children: int) -> TieredCache:

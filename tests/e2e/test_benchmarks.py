@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
 
 TREE_ROWS = {
     "match_1k_1node_us",
+    "match_1k_of_2k_us",
     "match_8k_32node_us",
     "match_32k_32node_us",
     "insert_8k_after_8k_us",
@@ -22,6 +23,12 @@ TREE_ROWS = {
     "lock_unlock_depth50_held_us",
     "evict_one_of_10k_us",
     "evict_one_of_100k_us",
+    "evict_100k_to_1k",
+    "demote_one_of_16k_us",
+    "evict_one_of_16k_on_host_us",
+    "drop_100k_us",
+    "drop_100k_longest_tick_us",
+    "memory_over_100k_splits",
     "chat_turns_per_s",
     "chat_1m_pool_turns_per_s",
     "leaf_bytes",
