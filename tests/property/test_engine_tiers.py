@@ -54,11 +54,11 @@ class Setting:
 class World:
     """One run: a rig, a random number generator that decides everything, and what was asked for."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, store: MemoryStore | None = None) -> None:
         self.setting = setting
         self.random = chance = random.Random(setting.seed)
         self.page_size = setting.page_size
-        self.store = WatchedStore(MemoryStore(1 << 16))
+        self.store = WatchedStore(store or MemoryStore(1 << 16))
         num_pages = setting.num_pages * (4 if setting.page_size == 1 else 1)
         self.rig = TieredRig(
             num_pages * setting.page_size,
@@ -223,12 +223,16 @@ def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_a_long_run_sees_every_tier_at_work(page_size: int, by_hand: bool) -> None:
-    world = World(Setting(seed=page_size, page_size=page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand))
-    for _ in range(3_000):
-        world.act()
-    world.run()
-    world.verify()
+def test_a_long_run_with_a_restart_sees_every_tier_at_work(page_size: int, by_hand: bool) -> None:
+    setting = Setting(page_size, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
+    store = MemoryStore(1 << 18)
+    for _ in range(2):
+        world = World(setting, store)
+        for _ in range(1_500):
+            world.act()
+        world.run()
+        world.verify()
+        world.rig.save()
     stats = world.rig.tiers.tier_stats()
     hits = [admission.hit for admission in world.rig.observer.admissions]
     assert sum(hit.device for hit in hits) > 0

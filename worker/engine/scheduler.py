@@ -73,7 +73,11 @@ class Scheduler:
         return len(self._line)
 
     def enqueue(self, sequence: Sequence, now: float) -> None:
-        """Take in a new sequence. While it waits, storage brings what it has of the prompt."""
+        """Take in a new sequence. While it waits, storage brings what it has of the prompt.
+
+        Only this once: what a sequence had when it paused was on the device, and is there or on the host yet, or was
+        taken for others.
+        """
         sequence.prefetch = self._cache.prefetch(
             sequence.key, now=now, max_tokens=len(sequence.key) - 1, tenant=sequence.request.tenant
         )
