@@ -143,10 +143,10 @@ class Fetches:
         if len(fetch.slots):
             self._attach(fetch, now)
         elif ticket.state is IoState.DONE and ticket.pages and fetch.pending:
-            count = ticket.pages
-            slots = self._host.allocate(count * self._page_tokens, self._removal, fetch.account)
+            found = ticket.pages * self._page_tokens
+            slots = self._host.allocate_most(found, self._page_tokens, self._removal, fetch.account)
             if slots is not None:
-                self._load(fetch, count, slots)
+                self._load(fetch, slots)
                 return
         if ticket.state is IoState.FAILED and fetch.pending:
             self.failed += 1
@@ -171,11 +171,12 @@ class Fetches:
             self._tree.queues.replace(node)
             self._tree.merge_with_only_child(node)
 
-    def _load(self, fetch: Fetch, count: int, slots: Int32Array) -> None:
-        pages = slots.reshape(count, self._page_tokens)
+    def _load(self, fetch: Fetch, slots: Int32Array) -> None:
+        """Load the first pages, those for which there are slots."""
+        pages = slots.reshape(-1, self._page_tokens)
         fetch.slots = slots
         fetch.ticket = self._io.load(
-            fetch.names[:count], lambda index, content: self._pool.write_page(pages[index], content)
+            fetch.names[: len(pages)], lambda index, content: self._pool.write_page(pages[index], content)
         )
 
     def _attach(self, fetch: Fetch, now: float) -> None:

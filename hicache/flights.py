@@ -8,6 +8,7 @@ load      started  the nodes stay cold, and hold; the lease owns the device slot
           done     the lease publishes its slots, as if it had computed them
           failed   the lease gives the slots back and computes instead
           stalled, or the lease is released: the lease goes on; the device slots stay here until the copy has ended
+          While one is stalled no other is started: copies that never end would take slot after slot.
 """
 
 from collections import OrderedDict
@@ -117,6 +118,11 @@ class Flights:
     def num_returning_slots(self) -> int:
         """Device slots of loads that nobody waits for any more, and that are expected to end."""
         return sum(len(load.device_slots) for load in self._loads if load.lease is None)
+
+    @property
+    def loads_stall(self) -> bool:
+        """Whether a load was given up that has not ended: another one might lose its device slots to it, too."""
+        return any(isinstance(flight, LoadBack) for flight in self._stalled)
 
     # Mirrors
 
@@ -228,7 +234,9 @@ class Flights:
 
     def _max_bytes(self) -> int:
         page_bytes = self._tree.page_bytes
-        return max(page_bytes, self._rules.max_copy_tokens * TOKEN_BYTES // page_bytes * page_bytes)
+        # One copy must not drive out all that a small host has.
+        most = min(self._rules.max_copy_tokens, self._host.num_slots // 2) * TOKEN_BYTES
+        return max(page_bytes, most // page_bytes * page_bytes)
 
     # Loads
 

@@ -91,10 +91,21 @@ class HostSlots:
 
     def allocate(self, num_slots: int, removal: Removal, claimant: Account) -> Int32Array | None:
         """Return `num_slots` slots, evicting what is missing from the host; None if there are too few."""
-        missing = num_slots - self._slots.num_free
+        if num_slots > self.num_slots:
+            return None  # whatever is evicted for it
+        self._make_room(num_slots, removal, claimant)
+        return self._slots.allocate(num_slots)
+
+    def allocate_most(self, num_slots: int, unit: int, removal: Removal, claimant: Account) -> Int32Array | None:
+        """Return as many of `num_slots` slots as can be had, a multiple of `unit`; None if that is 0."""
+        self._make_room(min(num_slots, self.num_slots), removal, claimant)
+        most = min(num_slots, self.num_free) // unit * unit
+        return self._slots.allocate(most) if most else None
+
+    def _make_room(self, num_slots: int, removal: Removal, claimant: Account) -> None:
+        missing = num_slots - self.num_free
         if missing > 0:
             removal.evict_on_host(missing * TOKEN_BYTES, claimant)
-        return self._slots.allocate(num_slots)
 
     def free(self, slots: Int32Array) -> None:
         self._slots.free(slots)

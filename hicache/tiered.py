@@ -322,7 +322,7 @@ class TieredLease(Lease):
         self._owner()
         chain = self._chain()
         wanted = sum(len(node.key) for node in chain) // TOKEN_BYTES
-        if not wanted or not cache._cost.worth_loading(wanted, now=now):
+        if not wanted or cache._flights.loads_stall or not cache._cost.worth_loading(wanted, now=now):
             cache._declined_loads += bool(wanted)
             self._let_go_of_host()
             return False

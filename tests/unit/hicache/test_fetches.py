@@ -6,6 +6,7 @@ import pytest
 
 from hicache.backing import BackingRules
 from hicache.keys import page_hashes
+from hicache.pages import page_names
 from hicache.storage.fake_io import InstantIo
 from hicache.storage.file_store import FileStore
 from hicache.storage.memory import MemoryStore
@@ -76,6 +77,8 @@ def test_fetched_tokens_that_the_host_had_before_count_for_the_host(store: Memor
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_thousand_aborted_fetches_leave_the_budget_as_it_was(store: MemoryStore, steps: int) -> None:
     tiers = Tiers(store=store, backing=BackingRules(min_fetch_tokens=1, max_fetch_bytes=4 * 32))
+    names = page_names(MORE, tiers.names)
+    contents = [content for content in store.get(names) if content is not None]
     for _ in range(1000):
         fetch = tiers.fetch(MORE)
         assert fetch is not None, "the budget is used up"
@@ -86,8 +89,9 @@ def test_a_thousand_aborted_fetches_leave_the_budget_as_it_was(store: MemoryStor
         tiers.io.finish_all()
         tiers.cache.tick(tiers.now)
         tiers.cache.drop(namespace())  # or what came would be there
-        tiers.io.tasks.clear()  # the store keeps its pages
+        tiers.io.finish_all()
         tiers.cache.tick(tiers.now)
+        store.put(list(zip(names, contents, strict=True)))
     tiers.cache.check()
     assert tiers.stats.fetch_reserved_bytes == 0
     assert tiers.cache.pending == 0
@@ -202,6 +206,55 @@ def test_a_namespace_that_is_dropped_is_fetched_no_more(store: MemoryStore) -> N
     assert tiers.cache.peek(MORE).total == 0
     assert tiers.stats.host_free_slots == 64
     assert store.stats().num_pages == 0
+
+
+def test_what_was_dropped_is_not_fetched_before_storage_has_removed_it(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.cache.drop(namespace())
+    assert tiers.cache.pending == 1
+    assert tiers.fetch(MORE) is None, "reads go before removals: it would be found"
+    assert tiers.fetch(key(LONG, "other")) is not None, "others go on"
+    tiers.settle()
+    assert store.stats().num_pages == 0
+    assert tiers.fetch(MORE) is not None
+
+
+def test_a_removal_that_fails_is_tried_again_and_nothing_is_fetched_before(store: MemoryStore) -> None:
+    watched = WatchedStore(store)
+    tiers = Tiers(io=InstantIo(watched))
+    watched.away = True
+    tiers.cache.drop(namespace())
+    tiers.tick()
+    watched.away = False
+    assert tiers.fetch(MORE) is None
+    assert store.stats().num_pages == 4
+    tiers.tick(1.0)
+    tiers.tick()
+    assert store.stats().num_pages == 0
+    assert tiers.fetch(MORE) is not None
+
+
+def test_as_much_is_fetched_as_there_is_room_for(store: MemoryStore) -> None:
+    tiers = Tiers(64, 24, store=store)
+    tiers.to_host(key([5] * 11 + [6]))
+    assert tiers.cache.peek(key([5] * 11 + [6])).host > 0
+    fetch = tiers.fetch(MORE)
+    tiers.settle()
+    assert fetch is not None
+    assert fetch.fetched_tokens == 12, "half of the host"
+    assert tiers.cache.peek(key([5] * 11 + [6])).host > 0
+
+
+def test_a_fetch_takes_the_slots_that_can_be_had(store: MemoryStore) -> None:
+    tiers = Tiers(64, 24, store=store)
+    other = key(list(range(50, 67)))
+    tiers.to_host(other)
+    with tiers.acquire(key([*other.token_ids, 1])):  # may load back what lies on the host
+        fetch = tiers.fetch(MORE)
+        tiers.settle()
+    assert fetch is not None
+    assert 0 < fetch.fetched_tokens < 16
+    assert tiers.cache.peek(MORE).host == fetch.fetched_tokens
 
 
 def test_a_prefix_that_left_the_host_cannot_be_continued(store: MemoryStore) -> None:

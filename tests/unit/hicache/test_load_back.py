@@ -120,6 +120,22 @@ def test_slots_of_a_stalled_load_are_nobody_s_until_it_ends(tiers: Tiers) -> Non
     taken.release()
 
 
+def test_copies_that_never_end_take_the_slots_of_one_load_and_no_more(tiers: Tiers) -> None:
+    for n in range(5):
+        with tiers.load(key([*LONG, n])) as lease:
+            for ticket in tiers.copies:
+                tiers.transfer.begin(ticket)
+            tiers.tick(11.0)
+            assert not lease.loading
+    assert tiers.stats.stalls == 1
+    assert tiers.cache.num_available_slots() == 16
+    tiers.transfer.finish_all()
+    tiers.tick()
+    with tiers.load(MORE) as lease:
+        assert lease.loading, "copies end again"
+    tiers.settle()
+
+
 def test_a_namespace_that_is_dropped_while_it_loads_gives_nothing_to_anybody(tiers: Tiers) -> None:
     lease = tiers.load(MORE)
     tiers.cache.drop(namespace())

@@ -217,3 +217,14 @@ def test_copies_that_nobody_needs_yet_leave_the_host_first() -> None:
     assert tiers.cache.peek(key(LONG)).host == 16, "what is nowhere else goes after what the device has"
     assert not tiers.node_of(key([n + 50 for n in LONG])).host_value
     used.release()
+
+
+def test_what_is_longer_than_the_host_has_its_beginning_there() -> None:
+    tiers = Tiers(256, 32)
+    tiers.to_host(key(LONG))
+    long = key(list(range(1000, 1200)))
+    tiers.serve(long)
+    tiers.mirror_everything()
+    assert tiers.stats.host_free_slots == 0
+    tiers.empty_device()
+    assert tiers.cache.peek(long).host == 32
