@@ -140,6 +140,24 @@ def test_a_load_that_never_ends_is_given_up_and_computed() -> None:
     rig.assert_nothing_is_left()
 
 
+def test_while_a_load_that_was_given_up_has_not_ended_others_compute_instead() -> None:
+    rig = warm_rig(200, CONFIG, prompt(30, 1))
+    begin_load(rig)
+    rig.run()
+    rig.submit(make_request(1, [*prompt(30, 1), 5, 6]))
+    rig.io.finish_all()
+    rig.step()
+    assert len(rig.tokens(1)) == 1
+    rig.settle()
+    rig.submit(make_request(2, [*prompt(30, 1), 7, 8]))
+    rig.serve_all()
+    assert rig.tokens(1) == answer([*prompt(30, 1), 5, 6], 4)
+    rig.to_host()
+    rig.submit(make_request(3, [*prompt(30, 1), 9]))
+    rig.serve_all()
+    assert rig.admission(3).hit.host == 30
+
+
 @pytest.mark.parametrize("by_deadline", [False, True])
 def test_slots_of_a_load_come_back_when_it_ends_not_when_its_sequence_does(by_deadline: bool) -> None:
     rig = warm_rig()
