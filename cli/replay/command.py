@@ -17,6 +17,9 @@ from cli.replay.trace import Trace, TraceError, open_trace
 from hicache.radix import policy
 
 T = TypeVar("T")
+_MAX_PAGE_SIZE = 2**20
+_PICTURES = (".png", ".svg", ".pdf")
+
 Plotter = Callable[[Path, Path, Sequence[Replay]], None]
 
 
@@ -45,14 +48,35 @@ def _device_slots(text: str) -> int | None:
 
 
 def _page_size(text: str) -> int:
-    page_size = int(text)
-    if page_size < 1:
-        raise ValueError("must be at least 1")
+    page_size = int(text) if text.isdecimal() else 0
+    if not 1 <= page_size <= _MAX_PAGE_SIZE:
+        raise ValueError(f"must be a whole number from 1 to {_MAX_PAGE_SIZE}")
     return page_size
 
 
 def _policy(text: str) -> str:
     return policy.by_name(text).name
+
+
+def _writable(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """See that a file can be written, and leave it as it is."""
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        was_there = path.exists()
+        path.open("ab").close()
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise click.BadParameter(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _picture(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() not in _PICTURES:
+        raise click.BadParameter(f"{str(path)!r} must end in {', '.join(_PICTURES)}")
+    return _writable(context, parameter, path)
 
 
 @click.command("replay")
@@ -85,8 +109,20 @@ def _policy(text: str) -> str:
     default=["lru"],
     help=f"Who is evicted: {', '.join(policy.NAMES)}. Default lru.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here.")
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw them here (PNG, SVG).")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_writable,
+    help="Write the figures here.",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_picture,
+    help="Draw them here (PNG, SVG, PDF).",
+)
 def command(
     trace: Path,
     device_slots: list[int | None],
@@ -103,9 +139,6 @@ def command(
     """
     # Before the work, not after it.
     plot = None if plot_path is None else _plotter()
-    for path in (json_path, plot_path):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
     sizes = [
         CacheSize(device_slots=device, host_slots=host, page_size=page, policy=name)
         for page, name, device, host in product(page_size, policies, device_slots, host_slots)
@@ -116,10 +149,13 @@ def command(
     except (TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     show(Console(), trace, runs)
-    if json_path is not None:
-        json_path.write_text(json.dumps(as_json(trace, runs), indent=2) + "\n", encoding="utf-8")
-    if plot is not None and plot_path is not None:
-        plot(plot_path, trace, runs)
+    try:
+        if json_path is not None:
+            json_path.write_text(json.dumps(as_json(trace, runs), indent=2) + "\n", encoding="utf-8")
+        if plot is not None and plot_path is not None:
+            plot(plot_path, trace, runs)
+    except OSError as error:
+        raise click.ClickException(f"the results cannot be written: {error}") from error
 
 
 def _run_all(path: Path, sizes: list[CacheSize], progress: Reporter) -> list[Replay]:

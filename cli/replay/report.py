@@ -26,7 +26,10 @@ def slots_text(num_slots: int | None) -> str:
 def slots_from(text: str) -> int:
     """Return the number that `text` stands for: 4M is 4 * 2**20. Raises ValueError if it is none."""
     factor = _SUFFIXES.get(text[-1:].upper(), 1)
-    number = int(text[:-1] if factor > 1 else text)
+    try:
+        number = int(text[:-1] if factor > 1 else text)
+    except ValueError:
+        raise ValueError("must be a whole number, as in 65536 or 64K") from None
     if number < 0:
         raise ValueError(f"{text} is negative")
     return number * factor

@@ -69,22 +69,27 @@ class Replay:
 
 def make_cache(size: CacheSize, num_tokens: int) -> PrefixCache:
     """Return an empty cache for a trace of `num_tokens`. Raises ValueError if there can be none of that size."""
-    num_slots = size.device_slots
-    if num_slots is None:
-        # Every request may leave its last page half empty while it runs, one at a time.
-        num_slots = (num_tokens // size.page_size + 1) * size.page_size
+    # Every request may leave its last page half empty while it runs, one at a time.
+    enough = (num_tokens // size.page_size + 1) * size.page_size
+    num_slots = enough if size.device_slots is None else _at_most(size.device_slots, enough, size.page_size)
+    num_host_slots = _at_most(size.host_slots, enough, size.page_size)
     if num_slots > _MAX_SLOTS:
         raise ValueError(f"device_slots must be at most {_MAX_SLOTS}, the trace would take {num_slots}")
     chosen = policy.by_name(size.policy)
-    if not size.host_slots:
+    if not num_host_slots:
         return PrefixCache(num_slots, page_size=size.page_size, policy=chosen)
     host = HostTier(
-        num_slots=size.host_slots,
+        num_slots=num_host_slots,
         transfer=InstantTransfer(),
         rules=_COPY_WHATEVER_LEAVES,
         cost=LoadCostModel(LoadCostConfig(load_back_threshold=1)),
     )
     return TieredCache(num_slots, host, page_size=size.page_size, policy=chosen)
+
+
+def _at_most(num_slots: int, enough: int, page_size: int) -> int:
+    """Slots that no trace token can reach take memory and change nothing. What is no whole pages is left as it is."""
+    return num_slots if num_slots % page_size else min(num_slots, enough)
 
 
 class Workload(Protocol):

@@ -12,6 +12,8 @@ without one comes a second after the request before it.
 """
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from hicache.errors import InvalidKeyError
 from hicache.keys import TOKEN_DTYPE, Int32Array, pack_tokens
 
 BLOCK_TOKENS = 512
+_LATEST_MS = sys.float_info.max
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which no encoding has
 _MAX_BLOCKS = 2**31 // BLOCK_TOKENS
 _BLOCK = np.arange(BLOCK_TOKENS, dtype=np.int32)
 _NO_TOKENS: Int32Array = np.empty(0, dtype=np.int32)
@@ -95,7 +99,7 @@ class _LineReader:
     def read(self, line: str) -> TraceRequest:
         try:
             fields: Any = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _FieldError(f"not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise _FieldError("not a JSON object")
@@ -109,7 +113,7 @@ class _LineReader:
         if not len(prompt):
             raise _FieldError("token_ids: must not be empty")
         tenant = fields.get("tenant", "")
-        if not isinstance(tenant, str):
+        if not isinstance(tenant, str) or _LONE_SURROGATE.search(tenant):
             raise _FieldError(f"tenant: must be a text, got {_shown(tenant)}")
         self._last_s = timestamp_s
         return TraceRequest(timestamp_s, prompt, output, tenant)
@@ -118,7 +122,7 @@ class _LineReader:
         if "timestamp" not in fields:
             return 0.0 if self._last_s is None else self._last_s + 1.0
         timestamp = fields["timestamp"]
-        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or not 0 <= timestamp < float("inf"):
+        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or not 0 <= timestamp <= _LATEST_MS:
             raise _FieldError(f"timestamp: must be milliseconds from 0, got {_shown(timestamp)}")
         timestamp_s = float(timestamp) / 1000
         if self._last_s is not None and timestamp_s < self._last_s:

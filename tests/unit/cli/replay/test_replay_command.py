@@ -96,7 +96,13 @@ def test_the_command_loads_no_matplotlib_until_it_draws() -> None:
         (("--device-slots", "4X"), "'4X'"),
         (("--device-slots", "0"), "'0': must be at least 1"),
         (("--host-slots", "-1"), "'-1': -1 is negative"),
-        (("--page-size", "0"), "'0': must be at least 1"),
+        (("--device-slots", "1e9"), "'1e9': must be a whole number, as in 65536 or 64K"),
+        (("--page-size", "0"), "'0': must be a whole number from 1 to 1048576"),
+        (("--page-size", "2147483647"), "'2147483647': must be a whole number from 1 to 1048576"),
+        (("--json", "/proc/no-such-folder/figures.json"), "cannot be written"),
+        (("--json", str(TRACE / "figures.json")), "cannot be written"),
+        (("--plot", "/proc/no-such-folder/plot.png"), "cannot be written"),
+        (("--plot", "plot.doc"), "must end in .png, .svg, .pdf"),
         (("--policy", "best"), "unknown eviction policy 'best', expected one of lru"),
     ],
 )
@@ -111,6 +117,26 @@ def test_slots_that_are_no_whole_pages_are_refused() -> None:
     status, output = run(str(TRACE), "--device-slots", "100", "--page-size", "16")
     assert status == 1
     assert "num_slots must be a positive multiple of page_size 16, got 100" in output
+
+
+def test_slots_beyond_what_the_trace_can_fill_cost_nothing() -> None:
+    status, output = run(str(TRACE), "--device-slots", "4000G", "--host-slots", "4000G")
+    assert status == 0, output
+
+
+def test_a_full_disk_is_said_without_a_traceback() -> None:
+    status, output = run(str(TRACE), "--json", "/dev/full")
+    assert status == 1
+    assert "Error: the results cannot be written" in output
+
+
+def test_a_file_that_could_be_written_is_not_touched_by_a_run_that_fails(tmp_path: Path) -> None:
+    there, new = tmp_path / "there.json", tmp_path / "new.json"
+    there.write_text("figures of yesterday")
+    for path in (there, new):
+        assert run(str(TRACE), "--json", str(path), "--device-slots", "100", "--page-size", "16")[0] == 1
+    assert there.read_text() == "figures of yesterday"
+    assert not new.exists()
 
 
 def test_a_bad_line_ends_the_command_with_its_place(tmp_path: Path) -> None:

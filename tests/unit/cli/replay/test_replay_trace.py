@@ -77,6 +77,9 @@ def test_a_trace_knows_how_much_there_is_and_can_be_read_again(tmp_path: Path) -
         ({"token_ids": [1], "timestamp": "noon"}, 'timestamp: must be milliseconds from 0, got "noon"'),
         ({"token_ids": [1], "timestamp": 999}, "timestamp: 999 is before the line above"),
         ({"token_ids": [1], "tenant": 7}, "tenant: must be a text, got 7"),
+        ({"token_ids": [1], "tenant": "\ud800"}, 'tenant: must be a text, got "\\ud800"'),
+        ({"token_ids": [1], "timestamp": 10**400}, "timestamp: must be milliseconds from 0, got 1000"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_a_bad_line_is_named_with_its_field(tmp_path: Path, line: dict[str, Any] | str, message: str) -> None:
