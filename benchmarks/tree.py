@@ -279,6 +279,23 @@ def leaf_bytes() -> float:
 
 def chat(num_slots: int) -> Chat:
     """Run all sessions on an empty cache, in CPU time."""
+    sessions, order = conversations()
+    turns = [0] * SESSIONS
+    cache = PrefixCache(num_slots)
+    hits = prompts = 0
+    start = process_time()
+    for now, session in enumerate(order):
+        num_tokens = prompt_tokens(turns[session])
+        turns[session] += 1
+        prompts += num_tokens
+        hits += chat_turn(cache, sessions[session], num_tokens, float(now))
+    seconds = process_time() - start
+    cache.check()
+    return Chat(SESSIONS * TURNS / seconds, hits / prompts, cache.stats().nodes)
+
+
+def conversations() -> tuple[list[Tokens], list[int]]:
+    """Return the tokens of every session, and whose turn it is."""
     rng = np.random.default_rng(0)
     system = [random_tokens(SYSTEM_TOKENS, rng) for _ in range(SYSTEM_PROMPTS)]
     a_turn = QUESTION_TOKENS + ANSWER_TOKENS
@@ -286,26 +303,19 @@ def chat(num_slots: int) -> Chat:
         np.concatenate([system[index % SYSTEM_PROMPTS], random_tokens(TURNS * a_turn, rng)])
         for index in range(SESSIONS)
     ]
-    order = rng.permutation(np.repeat(np.arange(SESSIONS), TURNS)).tolist()
-    turns = [0] * SESSIONS
-    cache = PrefixCache(num_slots)
-    hits = prompts = 0
-    start = process_time()
-    for now, session in enumerate(order):
-        prompt_tokens = SYSTEM_TOKENS + turns[session] * a_turn + QUESTION_TOKENS
-        turns[session] += 1
-        prompts += prompt_tokens
-        hits += chat_turn(cache, sessions[session], prompt_tokens, float(now))
-    seconds = process_time() - start
-    cache.check()
-    return Chat(SESSIONS * TURNS / seconds, hits / prompts, cache.stats().nodes)
+    return sessions, rng.permutation(np.repeat(np.arange(SESSIONS), TURNS)).tolist()
 
 
-def chat_turn(cache: PrefixCache, tokens: Tokens, prompt_tokens: int, now: float) -> int:
-    prompt = PrefixKey.of(NAMESPACE, tokens[:prompt_tokens])
-    with cache.acquire(prompt, now=now, max_tokens=prompt_tokens - 1) as lease:
+def prompt_tokens(turn: int) -> int:
+    """Return how long a session's prompt is in its turn 0, 1, ..."""
+    return SYSTEM_TOKENS + turn * (QUESTION_TOKENS + ANSWER_TOKENS) + QUESTION_TOKENS
+
+
+def chat_turn(cache: PrefixCache, tokens: Tokens, num_tokens: int, now: float) -> int:
+    prompt = PrefixKey.of(NAMESPACE, tokens[:num_tokens])
+    with cache.acquire(prompt, now=now, max_tokens=num_tokens - 1) as lease:
         advance(lease, prompt, now)
-        advance(lease, PrefixKey.of(NAMESPACE, tokens[: prompt_tokens + ANSWER_TOKENS]), now)
+        advance(lease, PrefixKey.of(NAMESPACE, tokens[: num_tokens + ANSWER_TOKENS]), now)
         return lease.hit.total
 
 

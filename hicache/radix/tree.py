@@ -129,19 +129,26 @@ class RadixTree(TreeShape):
                 break
             stop = min(size, limit - start)
             offset = 0
+            begins_with = packed.startswith
             while offset < stop:
-                child = node.children.get(packed[offset : offset + page_bytes])
-                if child is None or not (child.value or child.mirrored):
-                    break
-                shared = shared_bytes(packed, offset, stop, child.key, page_bytes)
-                offset += shared
+                child = node.recent
+                if child is not None and begins_with(child.key, offset):
+                    offset = child.depth - start
+                else:
+                    child = node.children.get(packed[offset : offset + page_bytes])
+                    if child is None or not (child.value or child.mirrored):
+                        break
+                    offset += shared_bytes(packed, offset, stop, child.key, page_bytes)
                 if child.value:
                     on_device = start + offset
                 elif child.holders:
                     loading = loading or any(holder.loads for holder in child.holders)
-                if shared < len(child.key):
+                if start + offset < child.depth:
                     return on_device, start + offset - on_device, loading
                 node = last = child
+            if offset > stop:  # the last node, on the device, goes on behind what may be hit
+                offset = stop
+                on_device = start + stop
             found = start + offset
             if offset < size:
                 break
