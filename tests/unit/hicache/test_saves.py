@@ -109,6 +109,8 @@ def test_a_save_under_way_is_stopped_when_its_namespace_is_dropped() -> None:
     tiers.cache.drop(namespace())
     tiers.tick()
     assert tiers.stats.host_free_slots == 48, "a page may still be read there"
+    tiers.io.finish()
+    assert len(pages(tiers)) == 1, "the one that had been read before"
     tiers.settle()
     assert pages(tiers) == set()
     assert tiers.stats.host_free_slots == 64
@@ -136,6 +138,17 @@ def test_a_node_that_is_being_saved_stays_on_the_host() -> None:
     assert not tiers.copies, "there is no room for the mirror"
     tiers.settle()
     assert pages(tiers) >= set(page_hashes(key(LONG), 4, SEED))
+
+
+def test_a_node_that_was_split_while_it_was_mirrored_is_one_again() -> None:
+    tiers = Tiers()
+    short = key(LONG[:3])  # no page, so that no save puts it together
+    tiers.serve(short)
+    tiers.cache.flush(now=tiers.now)
+    tiers.acquire(short).release()
+    assert tiers.node_of(short).num_tokens == 1, "split while its copy is under way"
+    tiers.settle()
+    assert tiers.node_of(short).num_tokens == 3
 
 
 def test_a_node_may_be_split_while_it_is_saved() -> None:

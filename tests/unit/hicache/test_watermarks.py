@@ -46,6 +46,13 @@ def test_what_was_mirrored_ahead_is_evicted_without_loss_and_without_a_copy() ->
         assert tiers.stats.moved_tokens == 32
 
 
+def test_whatever_was_mirrored_at_once_is_settled_parents_and_children() -> None:
+    tiers = Tiers(64, 64)
+    tiers.serve(key([*prefix(1), 1, 2]), key([*prefix(1), 3, 4]))
+    tiers.mirror_everything()
+    assert tiers.stats.settled_slots == tiers.cache.num_cached_slots == 12
+
+
 def test_while_a_request_holds_it_nothing_is_settled() -> None:
     tiers = full(40)
     held = [tiers.start(key([*prefix(first), 1])) for first in range(5)]
