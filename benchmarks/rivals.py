@@ -1,7 +1,7 @@
 """The tree beside SGLang's Rust core: the rows of `benchmarks.tree`, both sides in turn in one process.
 
-    python -m venv /tmp/rival && /tmp/rival/bin/pip install --no-deps sglang==0.5.23
-    python -m benchmarks.rivals /tmp/rival/lib/python3.11/site-packages [--repeat N] [--json PATH]
+    python -m venv ~/rival && ~/rival/bin/pip install --no-deps sglang==0.5.23
+    python -m benchmarks.rivals ~/rival/lib/python3.11/site-packages [--repeat N] [--json PATH]
 
 Without that package it says so and measures nothing. On both sides a match finds the prefix, locks it and collects its
 slots; `walk` finds it only. An insertion moves the lock, an eviction hands the slots out again, a chat does the same

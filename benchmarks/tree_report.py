@@ -36,7 +36,7 @@ def plot(path: Path, rows: dict[str, float], scaling: dict[int, float]) -> None:
         left.text(rows[name], index, f" {rows[name]:.1f}", va="center", fontsize=8)
     left.invert_yaxis()
     left.margins(x=0.15)
-    left.set(title="One operation", xlabel="µs")
+    left.set(title="One operation", xlabel="µs", xscale="log")
     right.plot(list(scaling), list(scaling.values()), marker="o")
     right.set(title="Evicting one leaf", xlabel="leaves in the tree", ylabel="µs", xscale="log", ylim=(0, None))
     right.grid(alpha=0.3)

@@ -54,6 +54,13 @@ def test_the_tree_benchmark_reports_every_row(tmp_path: Path) -> None:
     assert all(value > 0 for value in rows.values())
 
 
+def test_without_the_rival_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.rivals", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("skipped: there is no sglang")
+
+
 def test_the_serving_benchmark_reports_what_the_stack_answered(stack: Stack, tmp_path: Path) -> None:
     report = run(
         "benchmarks.serve", tmp_path, "--target", stack.grpc, "--key", stack.keys["demo-a"],
