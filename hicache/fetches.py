@@ -43,6 +43,7 @@ class Fetch:
         self.account = account
         self.deadline = deadline
         self.pending = True
+        self.late = False  # given up because it took too long
         self.fetched_tokens = 0  # that came, and were attached
         self.first_token = 0  # where they begin
         self.slots: Int32Array = np.empty(0, np.int32)
@@ -103,8 +104,11 @@ class Fetches:
     def fetch(self, key: PrefixKey, found: int, limit: int, account: Account, now: float) -> Fetch | None:
         """Ask storage for the pages of `key` behind `found` and up to `limit` bytes; None: there is nothing to ask for.
 
-        Asks for less, or nothing, while other fetches use up the bytes there are.
+        Asks for less, or nothing, while other fetches use up the bytes there are; for nothing as long as the store has
+        not let go of one that took too long: whoever comes would wait in vain, too.
         """
+        if any(other.late for other in self._fetches):
+            return None
         page_bytes = self._names.page_bytes
         first = found // page_bytes
         wanted = min(limit, len(key) * TOKEN_BYTES) // page_bytes - first
@@ -133,6 +137,7 @@ class Fetches:
                 self._advance(fetch, now)
             elif fetch.pending and now >= fetch.deadline:
                 self.late += 1
+                fetch.late = True
                 fetch.cancel()
 
     def _advance(self, fetch: Fetch, now: float) -> None:

@@ -124,6 +124,21 @@ def test_a_fetch_that_takes_too_long_is_given_up(store: MemoryStore) -> None:
     assert tiers.cache.peek(MORE).total == 0
 
 
+def test_a_store_that_hangs_makes_one_request_wait_and_no_other(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    first = tiers.fetch(MORE)
+    assert first is not None
+    tiers.tick(3.0)
+    assert not first.pending
+    assert tiers.fetch(MORE) is None
+    assert tiers.fetch(key([*LONG, 2])) is None
+    tiers.settle()
+    again = tiers.fetch(MORE)
+    assert again is not None, "it has answered at last"
+    tiers.settle()
+    assert again.fetched_tokens == 16
+
+
 def test_a_page_that_is_lost_makes_a_shorter_hit() -> None:
     store = WatchedStore(MemoryStore(1 << 20))
     writer = Tiers(io=InstantIo(store))
