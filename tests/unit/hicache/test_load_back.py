@@ -257,6 +257,17 @@ def test_what_is_computed_faster_than_loaded_is_not_loaded() -> None:
     assert tiers.stats.declined_loads == 1
 
 
+def test_speeds_are_learnt_from_what_is_loaded_and_computed() -> None:
+    cost = LoadCostModel(LoadCostConfig(load_back_threshold=1))
+    tiers = Tiers(cost=cost)
+    tiers.to_host(key(LONG))
+    assert cost.load_tokens_per_s is None
+    tiers.start(MORE).release()
+    assert cost.load_tokens_per_s is not None
+    tiers.cache.observe_prefill(100, 0.5, now=tiers.now)
+    assert cost.prefill_tokens_per_s == pytest.approx(200)
+
+
 def test_real_pools_bring_back_the_same_bytes() -> None:
     layers = [LayerShape(2, 8, 8), LayerShape(1, 4, 16)]
     device_pool = DevicePool(layers, 16, torch.bfloat16, "cpu")
