@@ -261,8 +261,9 @@ def test_speeds_are_learnt_from_what_is_loaded_and_computed() -> None:
     cost = LoadCostModel(LoadCostConfig(load_back_threshold=1))
     tiers = Tiers(cost=cost)
     tiers.to_host(key(LONG))
-    assert cost.load_tokens_per_s is None
+    before = cost.load_tokens_per_s
     tiers.start(MORE).release()
+    assert before is None
     assert cost.load_tokens_per_s is not None
     tiers.cache.observe_prefill(100, 0.5, now=tiers.now)
     assert cost.prefill_tokens_per_s == pytest.approx(200)

@@ -83,6 +83,16 @@ def test_a_sequence_that_lacks_what_is_being_loaded_hits_it_on_the_device() -> N
     assert rig.tokens(1) == answer(other, 4)
 
 
+def test_how_fast_prompts_are_computed_is_learnt_from_long_steps_alone() -> None:
+    rig = TieredRig(config=CONFIG, clock=lambda: rig.now + 0.5)
+    rig.submit(make_request(0, prompt(20, 1), max_new_tokens=8))
+    rig.run()
+    assert rig.tiers._cost.prefill_tokens_per_s is None
+    rig.submit(make_request(1, prompt(80), max_new_tokens=1))
+    rig.run()
+    assert rig.tiers._cost.prefill_tokens_per_s == pytest.approx(160)
+
+
 def test_a_load_that_fails_changes_no_answer_and_is_no_hit() -> None:
     rig = warm_rig()
     tokens = begin_load(rig)
