@@ -1,7 +1,7 @@
 """Pages as files in a folder, which several processes may share.
 
     FOLDER/GROUP/FI/PAGE      group and page in hex, FI the page's first two digits; 0700 and 0600: KV is tenant data
-    FOLDER/tmp/…              being written, or being removed
+    FOLDER/tmp/radixgate-…    being written, or being removed; whatever else lies in these folders is somebody else's
 
 A file comes into being whole, by a rename; one that a crash of the machine tore is caught by its checksum, so nothing
 is synced. The time of last use is the file's mtime. Each process has its own index of the folder and looks around
@@ -10,6 +10,7 @@ now and then for what the others did: the bound holds exactly for one process an
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -34,6 +35,8 @@ from hicache.storage.store import (
 
 STALE_AFTER_S: Final = 60.0  # nobody takes so long to write one page
 
+# Only what is called like this is ever removed from FOLDER/tmp, which may be there for others, too: /tmp, /var/tmp.
+_OWN_TEMPORARY: Final = re.compile("radixgate-[0-9a-f]{16}-[0-9]+")
 _LOOK_S: Final = 0.002  # for looking around in one `put`
 _TRIES: Final = 20  # of what another process can undo at any moment
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
@@ -51,6 +54,10 @@ class FileStore:
     def __init__(self, folder: str | Path, max_bytes: int, *, look_around_every_s: float = 1.0) -> None:
         """Make the folder where there is none and find out what it holds. Raises StoreConfigError."""
         check_limit("storage.max_bytes", max_bytes)
+        if not os.path.realpath(folder).strip("/"):
+            raise StoreConfigError(
+                "storage.url: the root of all folders is no place for pages, name a folder of their own"
+            )
         self._folder = str(folder)
         self._temporary = os.path.join(self._folder, "tmp")
         self._max_bytes = max_bytes
@@ -277,6 +284,8 @@ class FileStore:
         """Remove what writers that crashed have left half done."""
         with suppress(*_MISSING), os.scandir(self._temporary) as entries:
             for entry in entries:
+                if not _OWN_TEMPORARY.fullmatch(entry.name):
+                    continue
                 with suppress(*_MISSING):
                     if entry.stat(follow_symlinks=False).st_mtime > time.time() - STALE_AFTER_S:
                         continue
@@ -293,7 +302,7 @@ class FileStore:
 
     def _temporary_path(self) -> str:
         self._num_temporary += 1
-        return f"{self._temporary}/{self._token}-{self._num_temporary}"
+        return f"{self._temporary}/radixgate-{self._token}-{self._num_temporary}"
 
     def _create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

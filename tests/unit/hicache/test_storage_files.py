@@ -76,8 +76,8 @@ def test_folders_without_pages_go_too(tmp_path: Path) -> None:
 
 def test_what_crashed_writers_left_is_removed_at_start(tmp_path: Path) -> None:
     FileStore(tmp_path, PLENTY)
-    old, fresh = tmp_path / "tmp" / "old", tmp_path / "tmp" / "fresh"
-    removed = tmp_path / "tmp" / "removed" / "00"
+    old, fresh, group = (tmp_path / "tmp" / f"radixgate-{'0' * 16}-{number}" for number in range(3))
+    removed = group / "00"
     removed.mkdir(parents=True)
     for path in (old, fresh, removed / "page"):
         path.write_bytes(b"half a page")
@@ -89,10 +89,21 @@ def test_what_crashed_writers_left_is_removed_at_start(tmp_path: Path) -> None:
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    strangers = [tmp_path / "README", tmp_path / GROUPS[0].hex() / "notes", tmp_path / GROUPS[0].hex() / "01" / "x.swp"]
+    group = tmp_path / GROUPS[0].hex()
+    strangers = [
+        tmp_path / "README",
+        group / "notes",
+        group / "01" / "x.swp",
+        tmp_path / "tmp" / "work of somebody",
+        tmp_path / "tmp" / "a folder" / "of somebody",
+        tmp_path / "tmp" / "radixgate-notes-1",
+    ]
+    long_ago = time.time() - STALE_AFTER_S - 1
     for path in strangers:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"not ours")
+        os.utime(path, (long_ago, long_ago))
+    os.utime(tmp_path / "tmp" / "a folder", (long_ago, long_ago))
     store = FileStore(tmp_path, 2 * frame_size(content(page(0))))
     store.put(pages(*range(10)))
     assert store.stats().num_pages == 2
@@ -123,6 +134,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     folder = tmp_path / "file" / "kv"
     with pytest.raises(StoreConfigError, match=rf"^storage\.url: the folder {folder} cannot be used: Not a directory$"):
+        FileStore(folder, PLENTY)
+
+
+@pytest.mark.parametrize("folder", ["/", "//", "/home/.."])
+def test_the_root_of_all_folders_is_refused(folder: str) -> None:
+    with pytest.raises(StoreConfigError, match="name a folder of their own"):
         FileStore(folder, PLENTY)
 
 
