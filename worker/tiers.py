@@ -1,5 +1,6 @@
 """Puts a worker's cache together: the device pool, and the host and storage tiers below it if they are configured."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -129,7 +130,8 @@ def host_size(config: CacheConfig, pool: SizedPool, available_bytes: int) -> Hos
     if config.host_bytes is not None:
         setting, value, wanted = "host_bytes", config.host_bytes, config.host_bytes // pool.bytes_per_token
     elif config.host_ratio is not None:
-        setting, value, wanted = "host_ratio", config.host_ratio, int(config.host_ratio * pool.num_slots)
+        wanted = int(min(config.host_ratio * pool.num_slots, sys.maxsize))  # the pool says what that would take
+        setting, value = "host_ratio", config.host_ratio
     elif pool.device.type == "cuda":
         fitting = int(GPU_HOST_SHARE * available_bytes) // pool.bytes_per_token
         setting, value, wanted = "host_ratio", 0.0, min(int(GPU_HOST_RATIO * pool.num_slots), fitting)

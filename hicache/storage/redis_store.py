@@ -31,6 +31,8 @@ PREFIX: Final = b"{radixgate.pages}:"
 
 _MOST_DROPPED: Final = 1000  # in one call of a script: nobody else is served meanwhile
 
+_LONGEST_S: Final = 1e9  # thirty years; the server and the system have limits of their own
+
 _READ_BYTES: Final = 1 << 18  # at a time from the socket
 
 
@@ -44,9 +46,9 @@ class RedisStore:
         check_limit("storage.ttl_s", ttl_s)
         check_limit("storage.max_bytes", max_bytes)
         check_limit("storage.timeout_s", timeout_s)
-        self._ttl_ms = max(1, round(ttl_s * 1000))
+        self._ttl_ms = max(1, round(min(ttl_s, _LONGEST_S) * 1000))
         self._max_bytes = max_bytes
-        self._client = _client_of(url, timeout_s)
+        self._client = _client_of(url, min(timeout_s, _LONGEST_S))
         parts = urlsplit(url)
         self._address = f"{parts.hostname}:{parts.port or 6379}"
         self._put = self._client.register_script(PUT)
@@ -148,7 +150,7 @@ class RedisStore:
 
 def _client_of(url: str, timeout_s: float) -> Redis:
     try:
-        return Redis.from_url(
+        client = Redis.from_url(
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
@@ -156,9 +158,11 @@ def _client_of(url: str, timeout_s: float) -> Redis:
             # Once more at once: a connection that died while idle is noticed only when it is used.
             retry=Retry(ConstantBackoff(0), 1, supported_errors=(RedisConnectionError,)),
         )
+        client.connection_pool.make_connection()  # connects to nothing yet; refuses options that it does not know
     except (RedisError, ValueError, TypeError):
         # Not the error's own words: they repeat parts of the URL.
         raise StoreConfigError("storage.url is malformed: look at what follows the database's number") from None
+    return client
 
 
 def _member(name: PageName) -> bytes:

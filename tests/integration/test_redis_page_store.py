@@ -122,6 +122,13 @@ def test_pages_expire_when_nobody_uses_them(redis_url: str, client: redis.Redis)
     store.close()
 
 
+def test_the_longest_times_are_taken(redis_url: str) -> None:
+    store = store_at(redis_url, ttl_s=1e308, timeout_s=1e308)
+    assert store.put(pages(1)) == 1
+    assert store.get([page(1)]) == [content(page(1))]
+    store.close()
+
+
 def test_use_prolongs_a_pages_life(store: RedisStore, client: redis.Redis) -> None:
     store.put(pages(1, 2))
     for number in (1, 2):

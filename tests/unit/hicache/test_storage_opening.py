@@ -55,6 +55,7 @@ BAD_REDIS = [
     "redis://:s3cret@host:99999999/0",
     "redis://:s3cret@host:6379/s3cret",
     "redis://:s3cret@host:6379/0?socket_timeout=s3cret",
+    "redis://:s3cret@host:6379/0?s3cret=1",
     "redis://:s3cret@[host/0",
     "memory://s3cret",
     "file://s3cret@host/kv",

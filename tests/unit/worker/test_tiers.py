@@ -104,6 +104,11 @@ def test_a_host_pool_larger_than_the_memory_left_is_refused_with_its_setting_and
     assert "only 60000 bytes are available: raise the memory limit of the container or machine" in message
 
 
+def test_a_ratio_beyond_all_memory_is_refused_like_one_that_is_too_large() -> None:
+    with pytest.raises(WorkerStartError, match=r"worker\.cache\.host_ratio: a host pool of .* needs"):
+        built(CacheConfig(host_ratio=1e308), available_bytes=60_000)
+
+
 # What is built
 
 
