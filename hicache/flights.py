@@ -25,6 +25,7 @@ from hicache.radix.removal import Removal
 from hicache.radix.tree import RadixTree
 
 _SHORTEST_MIRROR = 64  # tokens; a leaf is not cut into shorter pieces for it
+_LONGEST_QUEUE = 10  # time-outs that a mirror may spend in a queue that moves on
 _MAX_WANTED = 100_000  # nodes that wait for their mirror because somebody wanted it
 
 
@@ -89,7 +90,7 @@ class Flights:
         self._loads: list[LoadBack] = []
         self._stalled: list[Mirror | LoadBack] = []
         self._wanted: OrderedDict[Node, None] = OrderedDict()
-        self._quiet_until = float("-inf")
+        self._quiet_until = self._mirror_ended_at = float("-inf")
         self.flying_bytes = 0  # of mirrors that are expected to end
         self.mirrored_tokens = self.loaded_tokens = 0
         self.mirror_failures = self.load_failures = 0
@@ -275,8 +276,9 @@ class Flights:
             if not mirror.ticket.pending:
                 self._mirrors.remove(mirror)
                 self.flying_bytes -= mirror.num_bytes
+                self._mirror_ended_at = now
                 self._mirror_ended(mirror, now)
-            elif now - mirror.started_at > self._rules.copy_timeout_s:
+            elif self._is_stalled(mirror, now):
                 self._mirrors.remove(mirror)
                 self.flying_bytes -= mirror.num_bytes
                 self._stall(mirror)
@@ -284,6 +286,12 @@ class Flights:
                 for node in list(mirror.nodes):
                     if node.space is not None:
                         self._removal.forget_on_host(node)
+
+    def _is_stalled(self, mirror: Mirror, now: float) -> bool:
+        """Whether a mirror takes too long. Time in which others have ended it may have spent behind them in a queue."""
+        patience_s = self._rules.copy_timeout_s
+        waits_since = max(mirror.started_at, self._mirror_ended_at)
+        return now - waits_since > patience_s or now - mirror.started_at > _LONGEST_QUEUE * patience_s
 
     def _poll_loads(self, now: float) -> None:
         for load in list(self._loads):

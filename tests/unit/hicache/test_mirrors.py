@@ -159,6 +159,24 @@ def test_host_slots_of_a_stalled_mirror_are_free_when_it_ends() -> None:
     assert tiers.stats.host_free_slots == 64
 
 
+def test_a_mirror_that_waits_behind_others_in_a_queue_that_moves_on_is_not_stalled() -> None:
+    tiers = Tiers()
+    prefixes = [key([n] * 8) for n in range(3)]
+    for prefix in prefixes:
+        tiers.serve(prefix)
+        tiers.cache.flush(now=tiers.now)
+    queued = tiers.copies
+    assert len(queued) == 3
+    for copy in queued[:2]:
+        tiers.tick(8.0)
+        tiers.transfer.finish(copy)
+        tiers.tick()
+    tiers.tick(8.0)
+    assert tiers.stats.stalls == 0
+    tiers.tick(3.0)
+    assert tiers.stats.stalls == 1
+
+
 def test_an_allocation_does_not_wait_for_a_mirror_that_never_ends() -> None:
     tiers = Tiers()
     flying(tiers)
