@@ -152,8 +152,10 @@ class StoreCollector(Collector):
     def _totals(self) -> tuple[CounterMetricFamily, ...]:
         names = ("worker", "store")
         return (
-            CounterMetricFamily("radixgate_storage_found_pages", "Pages asked for that were there", labels=names),
-            CounterMetricFamily("radixgate_storage_missing_pages", "Pages asked for that were not there", labels=names),
+            CounterMetricFamily("radixgate_storage_found_pages", "Pages that were read", labels=names),
+            CounterMetricFamily(
+                "radixgate_storage_missing_pages", "Pages looked up, and gone when they were read", labels=names
+            ),
             CounterMetricFamily(
                 "radixgate_storage_corrupt_pages", "Pages found torn or altered, and removed", labels=names
             ),
