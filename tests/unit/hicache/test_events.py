@@ -9,7 +9,7 @@ from hicache.keys import page_hashes
 from hicache.radix.naming import PageNames
 from hicache.tiered import HostTier, StorageTier, TieredCache
 from tests.property.tiers import Reader, walked
-from tests.unit.hicache.support import key, namespace, settle
+from tests.unit.hicache.support import key, namespace
 from tests.unit.hicache.tiers import SEED, Tiers
 
 LONG = list(range(100, 116))  # four pages of names
@@ -78,7 +78,7 @@ def test_pages_stored_again_before_the_dropped_ones_are_gone_are_there() -> None
     tiers.cache.drop(namespace())
     tiers.serve(key(LONG))
     reader.resync()
-    settle(tiers.cache)
+    tiers.settle()
     reader.follow()
     assert reader.held == {("device", namespace(), name): 1 for name in NAMES}
 
