@@ -86,7 +86,9 @@ class Fetches:
         self._page_bytes = pool.page_bytes(names.page_size)
         self._fetches: list[Fetch] = []
         self.reserved_bytes = 0
+        self.sought_tokens = 0  # that the store was asked for, and has answered
         self.fetched_tokens = self.failed = self.late = 0
+        self.seconds = 0.0  # the store's own time, for look-ups and pages
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -143,6 +145,9 @@ class Fetches:
     def _advance(self, fetch: Fetch, now: float) -> None:
         """One of a fetch's tickets has ended: take the next step."""
         ticket = fetch.ticket
+        self.seconds += ticket.seconds
+        if ticket.state is IoState.DONE and not len(fetch.slots):
+            self.sought_tokens += len(fetch.names) * self._page_tokens
         if ticket.state is IoState.DONE:
             self._known.discard(fetch.names[ticket.pages :])
         if len(fetch.slots):

@@ -61,6 +61,7 @@ class Saves:
         self._asked_for: OrderedDict[Node, None] = OrderedDict()
         self._saving_tokens = 0
         self.saved_pages = self.failed = self.skipped_pages = 0
+        self.seconds = 0.0  # the store's own time
 
     def __len__(self) -> int:
         return len(self._saves)
@@ -204,6 +205,7 @@ class Saves:
     def _ended(self, save: Save) -> None:
         self._saves.remove(save)
         self._saving_tokens -= save.num_tokens
+        self.seconds += save.ticket.seconds
         if save.ticket.state is IoState.DONE:
             self.saved_pages += save.ticket.pages
         else:

@@ -24,7 +24,10 @@ class TierStats:
     load_seconds: float
     stalls: int  # copies given up because they took too long
     declined_loads: int  # hits on the host that were cheaper to compute again
+    sought_tokens: int  # that storage was asked for, behind what device and host have
     fetched_tokens: int
+    fetch_seconds: float  # the store's own time
+    save_seconds: float
     saved_pages: int
     failed_saves: int
     skipped_saves: int  # pages not saved because too many wait for it

@@ -25,6 +25,12 @@ _TOTALS = {
     "declined_loads": ("radixgate_declined_load_backs_total", "Hits on the host that were cheaper to compute again"),
     "fetched_tokens": ("radixgate_prefetched_tokens_total", "Tokens brought from storage to the host"),
     "failed_fetches": ("radixgate_prefetch_failures_total", "Prefetches that storage did not answer"),
+    "sought_tokens": (
+        "radixgate_prefetch_sought_tokens_total",
+        "Tokens that storage was asked for; those it had are radixgate_prefetched_tokens_total",
+    ),
+    "fetch_seconds": ("radixgate_prefetch_seconds_total", "Time the store took to find and read pages"),
+    "save_seconds": ("radixgate_save_seconds_total", "Time the store took to write pages"),
     "late_fetches": ("radixgate_late_prefetches_total", "Prefetches given up because they took too long"),
     "saved_pages": ("radixgate_saved_pages_total", "Pages that went to storage, or were there already"),
     "failed_saves": ("radixgate_save_failures_total", "Batches of pages that storage did not take"),

@@ -74,6 +74,16 @@ def test_fetched_tokens_that_the_host_had_before_count_for_the_host(store: Memor
     assert (lease.hit.host, lease.hit.storage) == (8, 8)
 
 
+def test_what_was_sought_is_counted_whether_it_was_there_or_not(store: MemoryStore) -> None:
+    tiers = Tiers(store=store)
+    tiers.fetch(key([9] * 9))
+    tiers.settle()
+    assert (tiers.stats.sought_tokens, tiers.stats.fetched_tokens) == (8, 0)
+    tiers.fetch(MORE)
+    tiers.settle()
+    assert (tiers.stats.sought_tokens, tiers.stats.fetched_tokens) == (8 + 16, 16)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_thousand_aborted_fetches_leave_the_budget_as_it_was(store: MemoryStore, steps: int) -> None:
     tiers = Tiers(store=store, backing=BackingRules(min_fetch_tokens=1, max_fetch_bytes=4 * 32))
