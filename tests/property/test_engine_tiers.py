@@ -224,7 +224,7 @@ def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_a_long_run_with_a_restart_sees_every_tier_at_work(page_size: int, by_hand: bool) -> None:
-    setting = Setting(page_size, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
+    setting = Setting(page_size + 4, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
     store = MemoryStore(1 << 18)
     for _ in range(2):
         world = World(setting, store)
