@@ -27,6 +27,7 @@ from worker.errors import Failure, FailureCode
 MAX_NEW_TOKENS = 24
 MAX_WAITING = 12
 MAX_STEPS = 3_000
+MOST_RUNS = 8
 FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
 SHARES = {"a": Share(floor=0.3), "b": Share(floor=0.2, weight=2.0)}
 NAMESPACES = {"a": TENANT_A, "b": TENANT_B, "c": replace(TENANT_B, extra_key=b"c" * 16)}
@@ -223,22 +224,27 @@ def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_a_long_run_with_a_restart_sees_every_tier_at_work(page_size: int, by_hand: bool) -> None:
-    setting = Setting(page_size + 4, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
-    store = MemoryStore(1 << 18)
-    for _ in range(2):
-        world = World(setting, store)
-        for _ in range(1_500):
-            world.act()
-        world.run()
-        world.verify()
-        world.rig.save()
-    stats = world.rig.tiers.tier_stats()
-    hits = [admission.hit for admission in world.rig.observer.admissions]
-    assert sum(hit.device for hit in hits) > 0
-    assert sum(hit.host for hit in hits) > 0
-    assert sum(hit.storage for hit in hits) > 0
-    assert world.rig.observer.num_pauses > 0
-    assert stats.load_failures + stats.stalls > 0
-    assert stats.failed_fetches > 0
-    assert stats.late_fetches > 0
+def test_long_runs_with_a_restart_see_every_tier_at_work(page_size: int, by_hand: bool) -> None:
+    """What is rare, hits of storage and faults of either kind, may take more than one run."""
+    seen = dict.fromkeys(("device", "host", "storage", "pauses", "copies gone wrong", "failed", "late"), 0)
+    for seed in range(page_size, page_size + MOST_RUNS):
+        setting = Setting(seed, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
+        store = MemoryStore(1 << 18)
+        for _ in range(2):
+            world = World(setting, store)
+            for _ in range(1_000):
+                world.act()
+            world.run()
+            world.verify()
+            world.rig.save()
+        stats = world.rig.tiers.tier_stats()
+        for admission in world.rig.observer.admissions:
+            for tier in ("device", "host", "storage"):
+                seen[tier] += getattr(admission.hit, tier)
+        seen["pauses"] += world.rig.observer.num_pauses
+        seen["copies gone wrong"] += stats.load_failures + stats.stalls
+        seen["failed"] += stats.failed_fetches
+        seen["late"] += stats.late_fetches
+        if all(seen.values()):
+            return
+    raise AssertionError(f"not everything was seen in {MOST_RUNS} runs: {seen}")
