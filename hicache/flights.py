@@ -206,8 +206,7 @@ class Flights:
             return True
         node.host_value = bytearray(slots.tobytes())
         node.mirroring = True
-        space.host_bytes += size
-        space.account.host_bytes += size
+        space.count_on_host(size)
         self._queues.replace(node)
         batch.append(node)
         return True
@@ -215,8 +214,7 @@ class Flights:
     def _start_mirror(self, nodes: list[Node], now: float) -> None:
         mirror = Mirror(nodes, now)
         for node in nodes:
-            node.holders = (mirror,)
-            node.host_ref_counter += 1
+            self._removal.hold(node, mirror)
         self.flying_bytes += mirror.num_bytes
         self._mirrors.append(mirror)
         mirror.ticket = self._transfer.submit(
@@ -246,9 +244,7 @@ class Flights:
         load = LoadBack(list(nodes), lease, device_slots, now)
         host_slots = _slots(nodes, "host_value")
         for node in nodes:
-            node.holders = (*node.holders, load)
-            node.host_ref_counter += 1
-            self._queues.replace(node)
+            self._removal.hold(node, load)
         self._loads.append(load)
         load.ticket = self._transfer.submit(Copy(Direction.LOAD, device_slots, host_slots))
         return load

@@ -162,9 +162,7 @@ class Saves:
             return
         save = Save(nodes, num_tokens, names)
         for node in nodes:
-            node.holders = (*node.holders, save)
-            node.host_ref_counter += 1
-            self._tree.queues.replace(node)
+            self._removal.hold(node, save)
         self._saving_tokens += num_tokens
         self._saves.append(save)
         save.ticket = self._io.save(names, lambda index: self._pool.read_page(pages[index]))

@@ -203,6 +203,16 @@ class Space:
         self.device_bytes = 0
         self.host_bytes = 0
 
+    def count_on_device(self, size: int) -> None:
+        """The device holds `size` bytes more of it; less, if that is negative."""
+        self.device_bytes += size
+        self.account.device_bytes += size
+
+    def count_on_host(self, size: int) -> None:
+        """The host holds `size` bytes more of it; less, if that is negative."""
+        self.host_bytes += size
+        self.account.host_bytes += size
+
 
 class Roots:
     """Every root of a tree. Invariant: a namespace is listed as long as it has one, and each is found from above it."""

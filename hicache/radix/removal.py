@@ -84,7 +84,7 @@ class Removal:
         value, node.value = node.value, NO_SLOTS
         if node.parent is not None and node.parent.recent is node:
             node.parent.recent = None
-        self._count_off_device(node, part)
+        tree.count_on_device(node, -part)
         self.moved_bytes += part
         above = node.above
         if above is not None:
@@ -106,7 +106,7 @@ class Removal:
         tree.watcher.removed(node, node.depth - part, "device")
         if part == len(node.value):
             value = node.value
-            self._count_off_device(node, part)
+            tree.count_on_device(node, -part)
             self._remove_leaf(node)
             return value
         keep = len(node.value) - part
@@ -115,7 +115,7 @@ class Removal:
         node.depth -= part
         if tree.names is not None:
             tree.names.trim(node)
-        self._count_off_device(node, part)
+        tree.count_on_device(node, -part)
         return value
 
     def _forget_below(self, node: Node) -> None:
@@ -166,8 +166,7 @@ class Removal:
         self._queues.forget(node)
         size = len(node.host_value)
         if node.space is not None:
-            node.space.host_bytes -= size
-            node.space.account.host_bytes -= size
+            node.space.count_on_host(-size)
         if node.holders:
             _make_ghost(node)
         else:
@@ -175,6 +174,12 @@ class Removal:
         node.host_value = NO_SLOTS
         node.mirroring = False
         self._queues.place(node)
+
+    def hold(self, node: Node, holder: Holder) -> None:
+        """`holder` begins to use the host slots of `node`."""
+        node.holders = (*node.holders, holder)
+        node.host_ref_counter += 1
+        self._queues.replace(node)
 
     def let_go(self, node: Node, holder: Holder) -> None:
         """`holder` has ended, and does not use the host slots of `node` any more."""
@@ -282,8 +287,7 @@ class Removal:
             above = node.above
             if above is not None and above.space is not None:
                 self._queues.child_left(above, settled=False)
-            space.device_bytes -= size
-            space.account.device_bytes -= size
+            space.count_on_device(-size)
             if node.lock_ref and not self._queues.alone:
                 space.account.locked_bytes -= size
         node.space = None
@@ -341,13 +345,6 @@ class Removal:
             tree.roots.uproot(node)
             if barrier is not None:
                 self._after_loss(barrier)
-
-    def _count_off_device(self, node: Node, size: int) -> None:
-        space = node.space
-        assert space is not None
-        self._tree.cached_bytes -= size
-        space.device_bytes -= size
-        space.account.device_bytes -= size
 
 
 def _make_ghost(node: Node) -> None:

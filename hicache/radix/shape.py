@@ -168,23 +168,16 @@ class TreeShape:
 
     # Counting
 
-    def _count_on_device(self, node: Node, size: int) -> None:
+    def count_on_device(self, node: Node, size: int) -> None:
+        """The device holds `size` bytes more of a node; less, if that is negative."""
+        assert node.space is not None
         self.cached_bytes += size
-        space = node.space
-        assert space is not None
-        space.device_bytes += size
-        space.account.device_bytes += size
+        node.space.count_on_device(size)
 
     def _count_locked(self, node: Node, size: int) -> None:
         self.locked_bytes += size
         if not self._alone and node.space is not None:
             node.space.account.locked_bytes += size
-
-    def _count_on_host(self, node: Node, size: int) -> None:
-        space = node.space
-        assert space is not None
-        space.host_bytes += size
-        space.account.host_bytes += size
 
 
 def _same_tiers(upper: Node, lower: Node) -> bool:

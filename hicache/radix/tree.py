@@ -251,7 +251,8 @@ class RadixTree(TreeShape):
                 assert node is not None
                 node = self._attach(node, packed[depth - start : stop - start], now)
                 node.host_value = bytearray(host_value[depth - begin : stop - begin])
-                self._count_on_host(node, len(node.key))
+                assert node.space is not None
+                node.space.count_on_host(len(node.key))
                 self.watcher.stored(node, depth, "host")
                 self.queues.place(node)
                 if node.above is not None:
@@ -293,14 +294,14 @@ class RadixTree(TreeShape):
             node.value += value
             node.depth += len(key)
             node.stored_time = now
-            self._count_on_device(node, len(key))
+            self.count_on_device(node, len(key))
             if node.lock_ref:
                 self._count_locked(node, len(key))
             self.watcher.stored(node, begin, "device")
             return node
         child = self._attach(node, key, now, priority)
         child.value = bytearray(value)
-        self._count_on_device(child, len(key))
+        self.count_on_device(child, len(key))
         self.queues.child_arrived(child.above)
         self.watcher.stored(child, child.depth - len(key), "device")
         return child
@@ -317,7 +318,7 @@ class RadixTree(TreeShape):
         """Give a node that only the host has its device slots; its path is on the device already."""
         self.queues.withdraw(node)
         node.value = bytearray(value)
-        self._count_on_device(node, len(node.value))
+        self.count_on_device(node, len(node.value))
         self.queues.child_arrived(node.above)
         self.queues.place(node)
         self.watcher.stored(node, node.depth - len(node.key), "device")
