@@ -15,7 +15,6 @@ steps per second fewer, as the median over pairs.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,7 +28,7 @@ from rich.console import Console
 
 from benchmarks.copies_report import plot, show
 from benchmarks.decoding import DecodeLoop
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_report
 from hicache.copies.copier import Pace, ThreadTransfer
 from hicache.copies.fake_transfer import ignore_done
 from hicache.copies.transfer import Copy, Direction, TicketState
@@ -94,8 +93,7 @@ def main() -> None:
         "seed": 0,
     }
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(arguments.json, report)
     if arguments.plot:
         plot(arguments.plot, rows, beside)
 

@@ -1,5 +1,6 @@
-"""What every figure is worth nothing without: the machine and the versions it was measured with."""
+"""What every figure is worth nothing without: the machine and the versions it was measured with, and a file."""
 
+import json
 import os
 import platform
 from importlib import metadata
@@ -17,6 +18,12 @@ def describe_machine() -> dict[str, object]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def write_report(path: Path, report: object) -> None:
+    """Write a benchmark's figures as JSON, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _processor() -> str:

@@ -8,7 +8,6 @@ Sizes are fixed for the public chat trace; for the others they are parts of what
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import traces
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_report
 from cli.replay.report import slots_text
 from cli.replay.simulator import CacheSize, Workload, replay
 from hicache.radix import policy
@@ -56,7 +55,6 @@ def main() -> None:
                 rows += measure(name, workload, status.update)
     show(console, rows)
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         report = {
             "page_size": PAGE_SIZE,
             "rows": [
@@ -64,7 +62,7 @@ def main() -> None:
             ],
             "machine": describe_machine(),
         }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(arguments.json, report)
     if arguments.plot:
         plot(arguments.plot, rows)
 

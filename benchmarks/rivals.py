@@ -12,7 +12,6 @@ puts around the core. Memory of a leaf is resident memory of a fresh process, be
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import statistics
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import tree
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_report
 from benchmarks.rivals_core import Keys, RustTree, SlotStack, load_bindings
 from benchmarks.tree_setup import LEAF_TOKENS, VOCABULARY, leaf_keys, random_tokens, store
 from benchmarks.tree_setup import chain as our_chain
@@ -58,7 +57,6 @@ def main() -> None:
         rows["leaf_bytes"] = leaf_bytes(arguments.site_packages)
     show(console, rows)
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         found = metadata.distributions(name="sglang", path=[str(arguments.site_packages)])
         version = next((each.version for each in found), "of unknown version")
         report = {
@@ -67,7 +65,7 @@ def main() -> None:
             "machine": describe_machine(),
             "repeat": arguments.repeat,
         }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(arguments.json, report)
 
 
 def show(console: Console, rows: dict[str, tuple[float, float]]) -> None:

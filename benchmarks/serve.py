@@ -9,7 +9,6 @@ cached by now), and prints a table. Greedy, exact output lengths, prompts of rea
 
 import argparse
 import asyncio
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.load import LoadResult, count_tokens, send_all
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_report
 from benchmarks.stack import running_stack
 from benchmarks.workloads import TokenText, Turn, document, shared_prefix
 
@@ -61,7 +60,7 @@ def main() -> None:
         }
     _print(report)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(arguments.json, report)
     if arguments.plot:
         _plot(results, arguments.plot)
 

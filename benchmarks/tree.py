@@ -35,7 +35,6 @@ about 77 % in one of 1,000,000 slots. Each chat starts with an empty cache.
 
 import argparse
 import gc
-import json
 import statistics
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -47,7 +46,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import tree_upkeep
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_report
 from benchmarks.tree_report import plot, show
 from benchmarks.tree_setup import (
     LEAF_TOKENS,
@@ -108,8 +107,7 @@ def main() -> None:
         "seed": 0,
     }
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(arguments.json, report)
     if arguments.plot:
         plot(arguments.plot, rows, scaling)
 

@@ -2,26 +2,15 @@
 are those of a request alone on an empty cache, counts add up, and nothing is left behind.
 """
 
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, VOCAB, Rig, make_request
+from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers
+from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, Rig, make_request
 from worker.config import EngineConfig
-from worker.engine import FinishReason, Request
-from worker.engine.fake import continuation
-from worker.errors import Failure, FailureCode
-
-MAX_NEW_TOKENS = 24
-FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
-
-
-@cache
-def expected(tokens: tuple[int, ...]) -> list[int]:
-    return continuation(tokens, MAX_NEW_TOKENS, VOCAB)
+from worker.engine import Request
 
 
 def family_prompt(rng: np.random.Generator, max_length: int) -> tuple[int, ...]:
@@ -74,20 +63,7 @@ class World:
             self.rig.step()
 
     def verify(self) -> None:
-        for number, request in self.requests.items():
-            finish = self.rig.finish(number)
-            tokens = self.rig.tokens(number)
-            assert tokens == expected(tuple(request.key.token_ids.tolist()))[: len(tokens)]
-            if finish is FinishReason.LENGTH:
-                assert len(tokens) == request.params.max_new_tokens
-            else:
-                assert isinstance(finish, Failure)
-                assert finish.code in FAILURES
-            if tokens:
-                admission = self.rig.admission(number)
-                assert admission.prompt_tokens == len(request.key)
-                assert 0 <= admission.hit.total < len(request.key)
-        assert len(self.rig.observer.outcomes) == len(self.requests)
+        assert_true_answers(self.rig, self.requests)
         self.rig.assert_nothing_is_held()
 
 

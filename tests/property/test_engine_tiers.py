@@ -4,7 +4,6 @@ answers are those of a request alone on an empty cache, everybody gets one end, 
 
 import random
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -16,27 +15,19 @@ from hicache.host import WriteBack, WriteThrough
 from hicache.keys import PrefixKey, Segment
 from hicache.radix.shares import Share
 from hicache.storage.memory import MemoryStore
+from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers
 from tests.property.tiers import WatchedStore
-from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, VOCAB, make_request
+from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, make_request
 from tests.unit.worker.engine.tiered_rig import NAME_TOKENS, TieredRig
 from worker.config import EngineConfig
-from worker.engine import FinishReason, Request
-from worker.engine.fake import continuation
-from worker.errors import Failure, FailureCode
+from worker.engine import Request
 
-MAX_NEW_TOKENS = 24
 MAX_WAITING = 12
 MAX_STEPS = 3_000
 MOST_RUNS = 8
-FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
 SHARES = {"a": Share(floor=0.3), "b": Share(floor=0.2, weight=2.0)}
 NAMESPACES = {"a": TENANT_A, "b": TENANT_B, "c": replace(TENANT_B, extra_key=b"c" * 16)}
 PUBLIC = replace(TENANT_A, extra_key=b"p" * 16)
-
-
-@cache
-def expected(tokens: tuple[int, ...]) -> list[int]:
-    return continuation(tokens, MAX_NEW_TOKENS, VOCAB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,27 +158,10 @@ class World:
     # What holds at the end
 
     def verify(self) -> None:
-        for number, request in self.requests.items():
-            self._verify_answer(number, request)
-        assert len(self.rig.observer.outcomes) == len(self.requests)
+        assert_true_answers(self.rig, self.requests)
         self.store.away = False
         self.rig.settle()
         self.rig.assert_nothing_is_left()
-
-    def _verify_answer(self, number: int, request: Request) -> None:
-        finish = self.rig.finish(number)
-        tokens = self.rig.tokens(number)
-        assert tokens == expected(tuple(request.key.token_ids.tolist()))[: len(tokens)]
-        if finish is FinishReason.LENGTH:
-            assert len(tokens) == request.params.max_new_tokens
-        else:
-            assert isinstance(finish, Failure)
-            assert finish.code in FAILURES
-        if tokens:
-            admission = self.rig.admission(number)
-            assert admission.prompt_tokens == len(request.key)
-            assert 0 <= admission.hit.total < len(request.key)
-            assert min(admission.hit.device, admission.hit.host, admission.hit.storage) >= 0
 
     def _draw_key(self, tenant: str) -> PrefixKey:
         """A prompt that starts like others of a few families and goes on by itself; some below a public prefix."""
