@@ -71,5 +71,5 @@ def _rows(rng: np.random.Generator, length: int, max_rows: int) -> int:
     return length if dice < 0.55 and length <= max_rows else int(rng.integers(1, min(length, max_rows) + 1))
 
 
-def _joined(parts: Sequence[np.ndarray]) -> Int32Array:  # type: ignore[type-arg]
+def _joined(parts: Sequence[np.ndarray]) -> Int32Array:
     return np.concatenate(parts).astype(np.int32)
