@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
-import torch
-
-from hicache.copies.transfer import CLOSED, Copy, Direction, Ticket
+from hicache.copies.streams import Event
+from hicache.copies.transfer import CLOSED, Copy, Direction, LayerGate, Ticket
 from hicache.tiers.device import DevicePool
 from hicache.tiers.host import HostPool
 from hicache.tiers.planes import copy_slots
@@ -19,28 +18,37 @@ from hicache.tiers.runs import check_slots
 _log: Final = logging.getLogger(__name__)
 
 
+class Progress(Protocol):
+    """Who is told how far a copy is."""
+
+    def advance(self, layers_done: int) -> None:
+        """So many layers are complete; told as often as it is known."""
+        ...
+
+    def open(self, gate: LayerGate) -> None:
+        """From now on a reader can wait for one layer after the other."""
+        ...
+
+
 class Mover(Protocol):
     """What moves content for a `CopyThread`."""
 
     @property
     def num_layers(self) -> int: ...
 
-    def fence(self) -> torch.cuda.Event | None:
+    def fence(self) -> Event | None:
         """Called by `submit` on the owner's thread: what must have happened before the copy may touch its slots."""
         ...
 
-    def move(self, copy: Copy, after: torch.cuda.Event | None, advance: Callable[[int], None]) -> None:
-        """Called on the copying thread. When it returns or raises, nothing touches the copy's slots any more.
-
-        `advance` is told the number of layers complete, as often as it is known.
-        """
+    def move(self, copy: Copy, after: Event | None, progress: Progress) -> None:
+        """Called on the copying thread. When it returns or raises, nothing touches the copy's slots any more."""
         ...
 
 
 class PoolCopier:
     """Moves what lies in the slots of a copy, at once and on the calling thread. Both pools lie in main memory.
 
-    All layers of a run are moved together, which is fastest: they are complete together, too.
+    All layers of a run are moved together, which is fastest: they are complete together, too, and no gate is opened.
     """
 
     def __init__(self, device_pool: DevicePool, host_pool: HostPool) -> None:
@@ -62,10 +70,10 @@ class PoolCopier:
     def fence(self) -> None:
         """On the CPU, a forward pass is over when it returns."""
 
-    def move(self, copy: Copy, after: torch.cuda.Event | None, advance: Callable[[int], None]) -> None:
+    def move(self, copy: Copy, after: Event | None, progress: Progress) -> None:
         assert after is None
         self(copy)
-        advance(self.num_layers)
+        progress.advance(self.num_layers)
 
 
 def check_pools(device_pool: DevicePool, host_pool: HostPool) -> None:
@@ -105,6 +113,7 @@ class CopyThread:
     """A transfer that copies on one thread of its own, in units; between any two of them it looks who is next."""
 
     def __init__(self, mover: Mover, pace: Pace, on_done: Callable[[], None]) -> None:
+        """`on_done` is called on any thread after each ticket's end, and when a gate was opened."""
         self._mover = mover
         self._pace = pace
         self._on_done = on_done
@@ -167,7 +176,7 @@ class CopyThread:
             return
         direction = ticket.copy.direction
         started = perf_counter()
-        job.move_unit(self._mover, self._pace.unit_tokens(direction))
+        job.move_unit(self._mover, self._pace.unit_tokens(direction), self._tell)
         ended = perf_counter()
         job.worked_s += ended - started
         self._rests_until = max(self._rests_until, ended + self._pace.rest_s(direction, ended - started))
@@ -210,23 +219,42 @@ class _Job:
 
     __slots__ = ("_after", "ticket", "tokens_done", "worked_s")
 
-    def __init__(self, ticket: Ticket, after: torch.cuda.Event | None) -> None:
+    def __init__(self, ticket: Ticket, after: Event | None) -> None:
         self.ticket = ticket
         self._after = after
         self.tokens_done = 0
         self.worked_s = 0.0
 
-    def move_unit(self, mover: Mover, max_tokens: int) -> None:
+    def move_unit(self, mover: Mover, max_tokens: int, tell: Callable[[], None]) -> None:
         """Move the next so many tokens. Layers are told only where one unit is all."""
         whole = self.ticket.copy
         start, end = self.tokens_done, min(len(whole), self.tokens_done + max_tokens)
         if end - start == len(whole):
-            mover.move(whole, self._after, self.ticket.advance)
+            mover.move(whole, self._after, _ToldProgress(self.ticket, tell))
         else:
             unit = Copy(whole.direction, whole.device_slots[start:end], whole.host_slots[start:end])
-            mover.move(unit, self._after, _ignore_layers)
+            mover.move(unit, self._after, _PartProgress())
         self.tokens_done = end
 
 
-def _ignore_layers(_layers_done: int) -> None:
+class _ToldProgress:
+    """Goes into the ticket. That a gate is open somebody may wait for."""
+
+    def __init__(self, ticket: Ticket, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._ticket = ticket
+
+    def advance(self, layers_done: int) -> None:
+        self._ticket.advance(layers_done)
+
+    def open(self, gate: LayerGate) -> None:
+        self._ticket.open(gate)
+        self._tell()
+
+
+class _PartProgress:
     """Layers of a part are not layers of the whole."""
+
+    def advance(self, layers_done: int) -> None: ...
+
+    def open(self, gate: LayerGate) -> None: ...

@@ -5,12 +5,13 @@ only what stands here. One call for each plane and run: long runs are cheap, man
 microseconds each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import torch
+from torch import Tensor
 
-from hicache.copies.copier import CopyThread, Pace, check_pools
+from hicache.copies.copier import CopyThread, Pace, Progress, check_pools
+from hicache.copies.streams import CudaStreams, Event, Streams
 from hicache.copies.transfer import Copy, Direction
 from hicache.tiers.device import DevicePool
 from hicache.tiers.host import HostPool
@@ -26,39 +27,46 @@ class CudaTransfer(CopyThread):
     """Copies between a pool on a CUDA device and a host pool, which should be pinned: pageable memory copies slower."""
 
     def __init__(self, device_pool: DevicePool, host_pool: HostPool, *, on_done: Callable[[], None]) -> None:
-        """`on_done` is called on any thread after each ticket's end."""
-        super().__init__(CudaMover(device_pool, host_pool), _PACE, on_done)
+        """`on_done` is called on any thread after each ticket's end, and when the gate of a load was opened."""
+        super().__init__(StreamMover(device_pool, host_pool, CudaStreams(device_pool.device)), _PACE, on_done)
 
 
-class CudaMover:
-    """Queues a copy layer by layer on the side stream and waits there for the events behind each layer."""
+class StreamMover:
+    """Queues a copy layer by layer on the side stream and waits there for the events behind each layer.
 
-    def __init__(self, device_pool: DevicePool, host_pool: HostPool) -> None:
+        caller's stream  …step n │fence           │wait 0  layer 0 of step n+1 │wait 1  layer 1 …
+        side stream              │wait fence  copy layer 0 │event 0  copy layer 1 │event 1 …
+
+    A reader waits on its own stream (`EventGate`): its thread goes on, and the device follows the copy by one layer.
+    """
+
+    def __init__(self, device_pool: DevicePool, host_pool: HostPool, streams: Streams) -> None:
         check_pools(device_pool, host_pool)
         self.num_layers: Final = len(device_pool.layers)
         self._device = device_pool.planes
         self._host = host_pool.planes
-        self._stream = torch.cuda.Stream(device_pool.device)  # type: ignore[no-untyped-call]
+        self._streams = streams
 
-    def fence(self) -> torch.cuda.Event:
+    def fence(self) -> Event:
         """What the owner's stream has queued: it may still write what a mirror reads, or read what a load replaces."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device.device))
-        return event
+        return self._streams.current().record()
 
-    def move(self, copy: Copy, after: torch.cuda.Event | None, advance: Callable[[int], None]) -> None:
+    def move(self, copy: Copy, after: Event | None, progress: Progress) -> None:
         check_slots(copy.device_slots, self._device.num_slots, "device")
         check_slots(copy.host_slots, self._host.num_slots, "host")
         try:
-            events = self._queue(copy, after)
+            events = self.queue(copy, after)
+            if copy.direction is Direction.LOAD:
+                # Not before all is queued: an event that is yet to be recorded would hold nobody back.
+                progress.open(EventGate(self._streams, events))
             for layers_done, event in enumerate(events, start=1):
                 event.synchronize()
-                advance(layers_done)
+                progress.advance(layers_done)
         finally:
             # Whatever went wrong: what was queued before must not touch the slots after the ticket has failed.
-            self._stream.synchronize()
+            self._streams.side.synchronize()
 
-    def _queue(self, copy: Copy, after: torch.cuda.Event | None) -> list[torch.cuda.Event]:
+    def queue(self, copy: Copy, after: Event | None) -> Sequence[Event]:
         """Queue all of it; return an event for each layer."""
         if copy.direction is Direction.MIRROR:
             source, target = self._device, self._host
@@ -66,23 +74,33 @@ class CudaMover:
         else:
             source, target = self._host, self._device
             runs = runs_between(copy.host_slots, copy.device_slots)
+        side = self._streams.side
+        if after is not None:
+            side.wait(after)
         events = []
-        with torch.cuda.stream(self._stream):
-            if after is not None:
-                self._stream.wait_event(after)
-            for layer in range(self.num_layers):
-                copy_layer(source, target, layer, runs)
-                # Blocking: waiting for it sleeps, and leaves the core to others.
-                event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-                event.record(self._stream)
-                events.append(event)
+        for layer in range(self.num_layers):
+            side.copy(layer_pieces(source, target, layer, runs))
+            events.append(side.record())
         return events
 
 
-def copy_layer(source: Planes, target: Planes, layer: int, runs: Sequence[Run]) -> None:
-    """Copy K and V of one layer, run by run: contiguous pieces on both sides, queued and not waited for."""
+class EventGate:
+    """Lets the stream on which the caller computes wait for one layer's event, and never the caller."""
+
+    def __init__(self, streams: Streams, events: Sequence[Event]) -> None:
+        self._streams = streams
+        self._events = events
+
+    def wait(self, layer: int) -> None:
+        self._streams.current().wait(self._events[layer])
+
+
+def layer_pieces(source: Planes, target: Planes, layer: int, runs: Sequence[Run]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield K and V of one layer, run by run: contiguous pieces of both sides."""
     for place in (source.layout.key(layer), source.layout.value(layer)):
         from_plane, to_plane = source.tensor(place), target.tensor(place)
         for run in runs:
-            piece = from_plane[run.source : run.source + run.num_slots]
-            to_plane[run.target : run.target + run.num_slots].copy_(piece, non_blocking=True)
+            yield (
+                from_plane[run.source : run.source + run.num_slots],
+                to_plane[run.target : run.target + run.num_slots],
+            )

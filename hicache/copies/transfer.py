@@ -7,6 +7,8 @@
                             DONE       finish: token i of the copy lies in both of its slots
                             FAILED     fail: what lies on the target side is undefined
 
+A load may open a gate on its way: from then on a reader can be as close behind it as one layer.
+
 A ticket that is no longer PENDING is a promise: nothing reads or writes the copy's slots any more, on neither side, and
 both may be given to others. Until then both sides must be held, whatever was cancelled meanwhile.
 """
@@ -51,13 +53,24 @@ class TicketState(Enum):
     FAILED = "failed"
 
 
+class LayerGate(Protocol):
+    """Holds back who reads what a load writes, layer by layer."""
+
+    def wait(self, layer: int) -> None:
+        """What the caller's thread does next, or queues next on its stream, comes after the copy of `layer`.
+
+        The load may fail all the same: what was read counts only once its ticket is DONE.
+        """
+        ...
+
+
 class Ticket:
     """How far a copy is. Read by its owner from any thread; written by whoever copies, who calls the methods below.
 
     `state` is written last: who sees it change sees the final values of all the others.
     """
 
-    __slots__ = ("_cancelled", "copy", "error", "layers_done", "seconds", "state")
+    __slots__ = ("_cancelled", "copy", "error", "gate", "layers_done", "seconds", "state")
 
     def __init__(self, copy: Copy) -> None:
         self.copy: Final = copy
@@ -65,6 +78,7 @@ class Ticket:
         self.error = ""  # "" unless FAILED
         self.seconds = 0.0  # how long the copying itself took, without waiting; 0.0 until it is done
         self.layers_done = 0  # layers complete so far, in order 0, 1, 2, …; a transfer may leave it at 0
+        self.gate: LayerGate | None = None  # None: wait for the end; only some transfers ever open one, for loads
         self._cancelled = False
 
     @property
@@ -86,6 +100,11 @@ class Ticket:
         assert self.pending
         assert layers_done >= self.layers_done
         self.layers_done = layers_done
+
+    def open(self, gate: LayerGate) -> None:
+        """For who copies: `gate` can be waited at for every layer, and doesn't block the one who asks for long."""
+        assert self.pending
+        self.gate = gate
 
     def finish(self, seconds: float) -> None:
         """For who copies: the last touch of the slots is over."""

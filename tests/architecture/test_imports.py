@@ -42,7 +42,7 @@ def test_the_engine_decides_without_tensors_network_and_metrics() -> None:
 
 def test_the_cache_is_a_library_of_its_own() -> None:
     ours = {"cli", "gateway", "worker", "metrics", "radixgate"}
-    with_tensors = ("hicache.tiers", "hicache.copies.copier", "hicache.copies.cuda_copier")
+    with_tensors = ("hicache.tiers", "hicache.copies.copier", "hicache.copies.cuda_copier", "hicache.copies.streams")
     loaded = loaded_with("hicache", but=(*with_tensors, "hicache.storage.redis_store"))
     assert loaded.isdisjoint(ours | {"torch", "transformers", "grpc", "prometheus_client", "redis"})
 

@@ -1,14 +1,14 @@
 """The thread's own promises: who goes first, how it rests, what it survives, how it ends."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from hicache.copies.copier import CopyThread, Pace, PoolCopier
-from hicache.copies.cuda_copier import copy_layer
+from hicache.copies.copier import CopyThread, Pace, PoolCopier, Progress
+from hicache.copies.cuda_copier import layer_pieces
 from hicache.copies.fake_transfer import ignore_done
 from hicache.copies.transfer import Copy, Direction, Ticket, TicketState
 from hicache.tiers.device import DevicePool, LayerShape
@@ -32,14 +32,18 @@ class Gate:
 
     def fence(self) -> None: ...
 
-    def move(self, copy: Copy, after: object, advance: Callable[[int], None]) -> None:
+    def wait(self, layer: int) -> None: ...
+
+    def move(self, copy: Copy, after: object, progress: Progress) -> None:
         self.waiting.set()
         assert self._units.acquire(timeout=20)
         self.waiting.clear()
         self.moved.append((copy.direction, len(copy)))
         if len(copy) == 13:
             raise OSError("13 is unlucky")
-        advance(2)
+        if len(copy) == 17:
+            progress.open(self)
+        progress.advance(2)
 
     def let_through(self, units: int) -> None:
         self._units.release(units)
@@ -110,6 +114,14 @@ def test_a_copy_in_one_unit_tells_its_layers_and_one_in_several_does_not(rig: Ri
     rig.gate.let_through(2)
     until_ended(parts)
     assert parts.layers_done == 3
+
+
+def test_a_gate_that_is_opened_stands_in_the_ticket_and_is_told(rig: Rig) -> None:
+    ticket = rig.submit(Direction.LOAD, 17)
+    rig.gate.let_through(1)
+    until_ended(ticket)
+    assert ticket.gate is rig.gate
+    wait_until(lambda: rig.done == 2, what="gate and end are told")
 
 
 def test_the_thread_survives_a_copy_that_fails(rig: Rig) -> None:
@@ -185,7 +197,10 @@ def test_what_a_stream_queues_layer_by_layer_is_what_the_thread_copies() -> None
     device_slots = np.array([3, 4, 5, 6, 19, 0, 1, 9], dtype=np.int32)
     host_slots = np.array([9, 10, 11, 12, 13, 14, 15, 0], dtype=np.int32)
     for layer in range(len(LAYERS)):
-        copy_layer(device_pool.planes, by_layer.planes, layer, runs_between(device_slots, host_slots))
+        for source, target in layer_pieces(
+            device_pool.planes, by_layer.planes, layer, runs_between(device_slots, host_slots)
+        ):
+            target.copy_(source)
     PoolCopier(device_pool, at_once)(Copy(Direction.MIRROR, device_slots, host_slots))
     everything = np.arange(30, dtype=np.int32)
     assert by_layer.read_page(everything) == at_once.read_page(everything)
