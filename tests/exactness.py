@@ -14,6 +14,7 @@ from tests.reference import Reference
 from worker.batch import SamplingParams
 from worker.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.executors import InlineExecutor
 from worker.engine.limits import ModelLimits
 from worker.engine.observer import NullObserver
 from worker.engine.ports import FinishReason
@@ -48,7 +49,7 @@ class Bench:
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,
-            model.executor(model.pool(num_slots)),
+            InlineExecutor(model.executor(model.pool(num_slots))),
             model.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             EngineConfig(check=True, **engine),  # type: ignore[arg-type]

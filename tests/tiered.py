@@ -12,6 +12,7 @@ from tests.exactness import Recorder
 from worker.batch import SamplingParams
 from worker.config import CacheConfig, EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.executors import InlineExecutor
 from worker.engine.limits import ModelLimits
 from worker.engine.ports import SequenceId
 from worker.model.loading import LoadedModel
@@ -35,7 +36,7 @@ class TieredBench:
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,
-            model.executor(pool),
+            InlineExecutor(model.executor(pool)),
             model.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             EngineConfig(check=True, **engine),  # type: ignore[arg-type]

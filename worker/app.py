@@ -20,6 +20,7 @@ from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.batch import Executor, TextStreamFactory
 from worker.config import CacheConfig, WorkerConfig
 from worker.engine.engine import Engine
+from worker.engine.executors import ThreadExecutor
 from worker.engine.limits import ModelLimits
 from worker.engine.ports import Load, SequenceOutput
 from worker.engine.thread import EngineThread
@@ -93,9 +94,10 @@ class WorkerApp:
             )
         if self._tiers.store is not None:
             self._metrics.storage(self._tiers.store)
+        self._executor = ThreadExecutor(loaded.executor(pool))
         self._engine = Engine(
             self._cache,
-            loaded.executor(pool),
+            self._executor,
             loaded.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             config.engine,
@@ -146,6 +148,7 @@ class WorkerApp:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
             stopped = await asyncio.to_thread(self._thread.stop)
             _log.info("engine stopped", drained=drained, stopped=stopped)
+        await asyncio.to_thread(self._executor.close)
         await asyncio.to_thread(self._tiers.close)
         # What the engine said last was handed to the loop before stop() returned, so the links have it by now.
         self._links.close_all()

@@ -94,16 +94,33 @@ class SampledToken:
 
 
 class Executor(Protocol):
-    """Runs forward passes. The engine owns this port; the model implements it.
-
-    Called from the engine's thread only.
-    """
+    """Runs forward passes, one at a time and always from the same thread. The model implements it."""
 
     def run(self, batch: Batch) -> list[SampledToken]:
         """Write K and V of every token of `batch` to its out slot and sample one token per entry of `batch.samples`.
 
         The result is in the order of `batch.samples`.
         """
+        ...
+
+
+class PendingStep(Protocol):
+    """A forward pass under way."""
+
+    def result(self) -> list[SampledToken]:
+        """Wait for the pass to end and return what `Executor.run` would; raises what it would. Called once."""
+        ...
+
+
+class AsyncExecutor(Protocol):
+    """Starts forward passes. The engine owns this port; one pass is under way at a time.
+
+    Called from the engine's thread only. Until `PendingStep.result` returns, the batch stays as it was handed over,
+    and no slot that it names is given to anybody else.
+    """
+
+    def start(self, batch: Batch) -> PendingStep:
+        """Begin to run `batch`; return at once where passes can run beside their caller."""
         ...
 
 

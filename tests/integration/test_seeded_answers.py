@@ -13,6 +13,7 @@ from tests.reference import Reference
 from worker.batch import SamplingParams
 from worker.config import EngineConfig
 from worker.engine.engine import Engine
+from worker.engine.executors import InlineExecutor
 from worker.engine.limits import ModelLimits
 from worker.model.loading import LoadedModel
 
@@ -31,7 +32,7 @@ def engine(model: LoadedModel, max_running: int) -> Engine:
     info = model.info
     return Engine(
         PrefixCache(12_288),
-        model.executor(model.pool(12_288)),
+        InlineExecutor(model.executor(model.pool(12_288))),
         model.text,
         ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
         EngineConfig(max_running=max_running),

@@ -2,23 +2,31 @@
 
 Each step is decide, do, commit: the scheduler decides on values, the executor makes the forward pass, and what it
 sampled is taken in. Driven by one owner, which passes the time in; `EngineThread` is such an owner.
+
+    begin         decide step n, start its forward pass        |
+    take_outputs  text and news of step n - 1, beside the pass |  in the meantime `submit` and `cancel` may be called,
+    complete      wait for the pass, commit, decide who ends   |  and nothing that the pass uses is freed
+
+`step` does the three in the order begin, complete, take_outputs: the same answers, with the news of step n at its end.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hicache.cache import PrefixCache
-from worker.batch import Executor, SampledToken, TextStreamFactory
+from worker.batch import AsyncExecutor, Batch, PendingStep, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
 from worker.engine import waiting
+from worker.engine.batches import BatchBuilder
 from worker.engine.deadlines import Deadlines
 from worker.engine.faults import report
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
-from worker.engine.outbox import Outbox
 from worker.engine.ports import FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
-from worker.engine.step import Step, batch_of
+from worker.engine.step import Step
+from worker.engine.telling import Telling
 from worker.errors import Failure, FailureCode
 
 _PREFILL_TOKENS = 64
@@ -41,7 +49,7 @@ class Engine:
     def __init__(
         self,
         cache: PrefixCache,
-        executor: Executor,
+        executor: AsyncExecutor,
         text: TextStreamFactory,
         limits: ModelLimits,
         config: EngineConfig,
@@ -51,14 +59,18 @@ class Engine:
     ) -> None:
         self._cache = cache
         self._executor = executor
-        self._text = text
         self._limits = limits
         self._config = config
         self._observer = observer or NullObserver()
         self._clock = clock
         self._scheduler = Scheduler(cache, waiting.by_name(config.order), config)
         self._deadlines = Deadlines()
-        self._outbox = Outbox()
+        self._batches = BatchBuilder()
+        self._telling = Telling(text, self._observer)
+        self._under_way: _StepUnderWay | None = None
+        # Those that are to end when the step under way has.
+        self._doomed: dict[SequenceId, tuple[Sequence, FinishReason | Failure]] = {}
+        self._now = 0.0  # as far as anybody said, or the clock after the last pass
         self._sequences: dict[SequenceId, Sequence] = {}  # those alive
         self._num_submitted = 0
         self._evicted_tokens = cache.stats().evicted_tokens
@@ -73,7 +85,7 @@ class Engine:
     def idle(self, now: float) -> None:
         """Let the cache go on with what is under way, when there is no step to be made."""
         self._cache.tick(now)
-        self._observe_state()
+        self.observe_state()
 
     def flush(self, now: float) -> None:
         """Begin to bring what the cache has to where it outlives this process; `idle` follows while it is `pending`."""
@@ -82,7 +94,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether the next step has something to do or to say."""
-        return bool(self._sequences) or len(self._outbox) > 0
+        return bool(self._sequences) or len(self._telling) > 0
 
     @property
     def next_deadline(self) -> float | None:
@@ -99,12 +111,11 @@ class Engine:
 
         Raises DuplicateSequenceError, and changes nothing, for an id that is alive or whose end is still to be told.
         """
-        if request.sequence_id in self._sequences or request.sequence_id in self._outbox:
+        if request.sequence_id in self._sequences or request.sequence_id in self._telling:
             raise DuplicateSequenceError(f"sequence {request.sequence_id} is alive already")
         failure = self._refusal(request)
         if failure is not None:
-            self._outbox.finished(request.sequence_id, failure)
-            self._observer.finished(request.tenant, request.adapter, failure.code.value, 0, 0.0)
+            self._telling.refused(request, failure)
             return
         ends = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
@@ -116,10 +127,14 @@ class Engine:
         self._deadlines.watch(sequence)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
-        """End a sequence and free its slots at once; nothing happens if it isn't alive (any more)."""
+        """End a sequence and free its slots, at once or when the forward pass under way has ended.
+
+        Nothing happens if it isn't alive (any more).
+        """
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
-            self._end(sequence, Failure(FailureCode.CANCELLED, "the request was cancelled"), now)
+            self._now = now
+            self._end_soon(sequence, Failure(FailureCode.CANCELLED, "the request was cancelled"))
 
     def close(self) -> None:
         """From now on refuse what is submitted; what is here goes on."""
@@ -127,30 +142,73 @@ class Engine:
 
     def abort(self, failure: Failure, now: float) -> None:
         """End every sequence with `failure`, even if what went wrong before goes wrong again."""
+        self._now = now
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            _result(under_way.pending, under_way.step)  # its slots are free only when it has ended
+        self._doomed = {}
         for sequence in list(self._sequences.values()):
             try:
-                self._end(sequence, failure, now)
+                self._end(sequence, failure)
             except Exception as error:  # noqa: BLE001 - every one of them is owed its end
                 report("sequence ended badly", error, request_id=sequence.request.request_id)
 
     def step(self, now: float) -> list[SequenceOutput]:
-        """Make one step and return the news of all sequences that have some."""
-        for sequence in self._deadlines.expired(now):
-            self._end(sequence, Failure(FailureCode.DEADLINE_EXCEEDED, "the deadline has passed"), now)
-        self._cache.tick(now)
-        step = self._scheduler.schedule(now)
-        self._report(step, now)
-        self.last_step_tokens = step.num_tokens
-        if step.chunks:
-            self._execute(step, now)
-        self._observe_state()
-        if self._config.check and self._scheduler.num_running == 0:
-            self.check()
+        """Make one step from beginning to end, and return the news of all sequences that have some."""
+        self.begin(now)
+        self.complete()
+        self.observe_state()
         return self.take_outputs()
 
+    def begin(self, now: float) -> None:
+        """Decide a step and start its forward pass, if there is anything to compute."""
+        assert self._under_way is None, "a step is under way"
+        self._now = now
+        for sequence in self._deadlines.expired(now):
+            self._end(sequence, Failure(FailureCode.DEADLINE_EXCEEDED, "the deadline has passed"))
+        self._cache.tick(now)
+        step = self._scheduler.schedule(now)
+        for sequence in step.admitted:
+            assert sequence.admission is not None
+            self._telling.admitted(sequence, sequence.admission, now)
+        for sequence in step.paused:
+            self._observer.paused(sequence.request.tenant, sequence.request.adapter)
+        self.last_step_tokens = step.num_tokens
+        if step.chunks:
+            self._under_way = _StepUnderWay(step, _start(self._executor, self._batches.build(step.chunks)), now)
+
+    def complete(self) -> None:
+        """Wait for the forward pass that `begin` started, if it did, and take in what came of it.
+
+        Decides who ends; what is to be told of it waits for `take_outputs`.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self._take_in(under_way)
+        doomed, self._doomed = self._doomed, {}
+        for sequence, finish in doomed.values():
+            if not sequence.ended:
+                self._end(sequence, finish)
+        if self._config.check and self._scheduler.num_running == 0:
+            self.check()
+
     def take_outputs(self) -> list[SequenceOutput]:
-        """Return the news that no step has returned yet (after a cancel or an abort), without making a step."""
-        return self._outbox.take()
+        """Return the news not returned yet, with their text. At any time, best while a forward pass is under way."""
+        while late := self._telling.make():
+            for sequence, finish in late:
+                self._end_soon(sequence, finish)
+        return self._telling.take()
+
+    def observe_state(self) -> None:
+        """Tell the observer the state: sequences, slots, tiers."""
+        evicted_tokens = self._cache.stats().evicted_tokens
+        if evicted_tokens > self._evicted_tokens:
+            self._observer.evicted(evicted_tokens - self._evicted_tokens)
+            self._evicted_tokens = evicted_tokens
+        self._observer.load_changed(self.load())
+        tiers = self._cache.tier_stats()
+        if tiers is not None:
+            self._observer.tiers_changed(tiers)
 
     def load(self) -> Load:
         return Load(
@@ -181,91 +239,92 @@ class Engine:
             )
         return failure
 
-    def _report(self, step: Step, now: float) -> None:
-        for sequence in step.admitted:
-            request, admission = sequence.request, sequence.admission
-            assert admission is not None
-            self._outbox.admitted(request.sequence_id, admission)
-            self._observer.admitted(request.tenant, request.adapter, admission, now - sequence.arrived_at)
-        for sequence in step.paused:
-            self._observer.paused(sequence.request.tenant, sequence.request.adapter)
-
-    def _execute(self, step: Step, now: float) -> None:
-        try:
-            sampled = self._executor.run(batch_of(step.chunks))
-            if len(sampled) != len(step.sampling):
-                raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {len(step.sampling)} were asked for")
-        except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
-            report("forward pass failed", error, sequences=len(step.chunks), tokens=step.num_tokens)
-            sampled = None
-        end = now if self._clock is None else self._clock()
-        self._observer.stepped(step.num_tokens, len(step.chunks), end - now)
-        if step.num_tokens >= _PREFILL_TOKENS and sampled is not None:
-            self._cache.observe_prefill(step.num_tokens, end - now, now=end)
+    def _take_in(self, under_way: "_StepUnderWay") -> None:
+        step = under_way.step
+        sampled = _result(under_way.pending, step)
+        if self._clock is not None:
+            self._now = self._clock()
+        now, duration_s = self._now, self._now - under_way.began_at
+        self._observer.stepped(self.last_step_tokens, len(step.chunks), duration_s)
         if sampled is None:
             for chunk in step.chunks:
-                self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"), end)
+                self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"))
             return
+        if self.last_step_tokens >= _PREFILL_TOKENS:
+            self._cache.observe_prefill(self.last_step_tokens, duration_s, now=now)
         sampling = step.sampling
-        self._scheduler.commit(step, end)
+        self._scheduler.commit(step, now)
         for sequence, token in zip(sampling, sampled, strict=True):
+            if self._doomed and sequence.request.sequence_id in self._doomed:
+                continue
             if 0 <= token.token_id < self._limits.vocab_size:
-                self._take(sequence, token, end)
+                self._take(sequence, token)
             else:
                 # Computed in the next step it would end that step for all its neighbours.
                 outside = IndexError(f"token id {token.token_id} is outside of the vocabulary")
                 report("sampling failed", outside, request_id=sequence.request.request_id)
-                self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"), end)
+                self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"))
 
-    def _take(self, sequence: Sequence, token: SampledToken, now: float) -> None:
-        """Take in one sampled token: hand it out with its text, and end the sequence if it was the last."""
-        request = sequence.request
-        if sequence.outputs:
-            self._observer.next_token(request.tenant, request.adapter, now - sequence.last_token_at)
-        else:
-            self._observer.first_token(request.tenant, request.adapter, now - sequence.arrived_at)
+    def _take(self, sequence: Sequence, token: SampledToken) -> None:
+        """Take in one sampled token, and let the sequence go if it was the last."""
+        now, gap_s = self._now, self._now - sequence.last_token_at
         sequence.append(token.token_id, now)
-        self._outbox.sampled(request.sequence_id, token)
-        try:
-            text, finish = self._text_and_finish(sequence, token.token_id)
-        except Exception as error:  # noqa: BLE001 - text that fails is one sequence's trouble
-            report("detokenisation failed", error, request_id=request.request_id)
-            text, finish = "", Failure(FailureCode.INTERNAL, "the tokens could not be turned into text")
-        self._outbox.text(request.sequence_id, text)
+        finish: FinishReason | Failure | None = None
+        if token.token_id in sequence.end_token_ids:
+            finish = FinishReason.STOP
+        elif len(sequence.outputs) == sequence.request.params.max_new_tokens:
+            finish = FinishReason.LENGTH
+        text = None
+        if sequence.request.params.stop:
+            # Its text decides whether it goes on, so it can't wait.
+            text, finish = self._telling.read(sequence, token.token_id, finish)
+        self._telling.sampled(sequence, token, gap_s, text, finish, now)
         if finish is not None:
-            self._end(sequence, finish, now)
+            self._let_go(sequence)
 
-    def _text_and_finish(self, sequence: Sequence, token_id: int) -> tuple[str, FinishReason | Failure | None]:
-        params = sequence.request.params
-        if sequence.text is None:
-            sequence.text = self._text.open(sequence.request.key.token_ids, params.stop)
-        if token_id in sequence.end_token_ids:
-            return sequence.text.flush(), FinishReason.STOP
-        delta = sequence.text.push((token_id,))
-        if delta.stopped:
-            return delta.text, FinishReason.STOP
-        if len(sequence.outputs) == params.max_new_tokens:
-            return delta.text + sequence.text.flush(), FinishReason.LENGTH
-        return delta.text, None
+    def _end_soon(self, sequence: Sequence, finish: FinishReason | Failure) -> None:
+        """End a sequence: at once, or when the forward pass that uses its slots has ended."""
+        if self._under_way is not None and self._under_way.step.computes(sequence):
+            self._doomed.setdefault(sequence.request.sequence_id, (sequence, finish))
+        else:
+            self._end(sequence, finish)
 
-    def _end(self, sequence: Sequence, finish: FinishReason | Failure, now: float) -> None:
-        request = sequence.request
+    def _end(self, sequence: Sequence, finish: FinishReason | Failure) -> None:
+        self._telling.ended(sequence, finish, self._now)
+        self._let_go(sequence)
+
+    def _let_go(self, sequence: Sequence) -> None:
+        """A sequence has ended, and that is told: free what it holds."""
         sequence.ended = True
-        del self._sequences[request.sequence_id]
+        del self._sequences[sequence.request.sequence_id]
         self._deadlines.ended(sequence)
-        self._outbox.finished(request.sequence_id, finish)
-        self._scheduler.remove(sequence, now)
-        outcome = finish.value if isinstance(finish, FinishReason) else finish.code.value
-        self._observer.finished(
-            request.tenant, request.adapter, outcome, len(sequence.outputs), now - sequence.arrived_at
-        )
+        self._scheduler.remove(sequence, self._now)
 
-    def _observe_state(self) -> None:
-        evicted_tokens = self._cache.stats().evicted_tokens
-        if evicted_tokens > self._evicted_tokens:
-            self._observer.evicted(evicted_tokens - self._evicted_tokens)
-            self._evicted_tokens = evicted_tokens
-        self._observer.load_changed(self.load())
-        tiers = self._cache.tier_stats()
-        if tiers is not None:
-            self._observer.tiers_changed(tiers)
+
+@dataclass(frozen=True, slots=True)
+class _StepUnderWay:
+    step: Step
+    pending: PendingStep | None  # None: it could not even be started
+    began_at: float
+
+
+def _start(executor: AsyncExecutor, batch: Batch) -> PendingStep | None:
+    try:
+        return executor.start(batch)
+    except Exception as error:  # noqa: BLE001 - like a forward pass that fails later
+        report("forward pass not started", error, sequences=batch.num_sequences, tokens=batch.num_tokens)
+        return None
+
+
+def _result(pending: PendingStep | None, step: Step) -> list[SampledToken] | None:
+    """Wait for the pass and return a token for each sequence that samples, or None if the pass failed."""
+    if pending is None:
+        return None
+    try:
+        sampled = pending.result()
+        if len(sampled) != len(step.sampling):
+            raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {len(step.sampling)} were asked for")
+    except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
+        report("forward pass failed", error, sequences=len(step.chunks), tokens=step.num_tokens)
+        return None
+    return sampled

@@ -1,19 +1,21 @@
-"""Collects what happened to sequences during a step, and hands it out as one output for each."""
-
-from dataclasses import dataclass, field
+"""Collects what is to be said of sequences, and hands it out as one output for each."""
 
 from worker.batch import SampledToken, TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, SequenceId, SequenceOutput
 from worker.errors import Failure
 
 
-@dataclass(slots=True)
 class _News:
-    token_ids: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    admission: Admission | None = None
-    finish: FinishReason | Failure | None = None
+    """What one sequence's next output says. Most have one token, so nothing here is a list."""
+
+    __slots__ = ("admission", "finish", "logprobs", "text", "token_ids")
+
+    def __init__(self) -> None:
+        self.token_ids: tuple[int, ...] = ()
+        self.text = ""
+        self.logprobs: tuple[TokenLogprobs, ...] = ()
+        self.admission: Admission | None = None
+        self.finish: FinishReason | Failure | None = None
 
 
 class Outbox:
@@ -31,14 +33,12 @@ class Outbox:
     def admitted(self, sequence_id: SequenceId, admission: Admission) -> None:
         self._of(sequence_id).admission = admission
 
-    def sampled(self, sequence_id: SequenceId, token: SampledToken) -> None:
+    def sampled(self, sequence_id: SequenceId, token: SampledToken, text: str) -> None:
         news = self._of(sequence_id)
-        news.token_ids.append(token.token_id)
+        news.token_ids += (token.token_id,)
+        news.text += text
         if token.logprobs is not None:
-            news.logprobs.append(token.logprobs)
-
-    def text(self, sequence_id: SequenceId, text: str) -> None:
-        self._of(sequence_id).text.append(text)
+            news.logprobs += (token.logprobs,)
 
     def finished(self, sequence_id: SequenceId, finish: FinishReason | Failure) -> None:
         self._of(sequence_id).finish = finish
@@ -47,16 +47,12 @@ class Outbox:
         """Return the news, which are no longer here then."""
         news, self._news = self._news, {}
         return [
-            SequenceOutput(
-                sequence_id=sequence_id,
-                token_ids=tuple(entry.token_ids),
-                text="".join(entry.text),
-                logprobs=tuple(entry.logprobs),
-                admission=entry.admission,
-                finish=entry.finish,
-            )
+            SequenceOutput(sequence_id, entry.token_ids, entry.text, entry.logprobs, entry.admission, entry.finish)
             for sequence_id, entry in news.items()
         ]
 
     def _of(self, sequence_id: SequenceId) -> _News:
-        return self._news.setdefault(sequence_id, _News())
+        news = self._news.get(sequence_id)
+        if news is None:
+            news = self._news[sequence_id] = _News()
+        return news

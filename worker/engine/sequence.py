@@ -3,14 +3,13 @@
 The engine's own state, touched by its thread only. Makes no decision.
 """
 
-from collections.abc import Collection
-
 import numpy as np
 
 from hicache.cache import Lease, Prefetch
 from hicache.keys import PrefixKey
 from worker.batch import Int32Array, SampleRow, TextStream
-from worker.engine.ports import Admission, Request
+from worker.engine.ports import Admission, FinishReason, Request
+from worker.errors import Failure
 
 
 class Sequence:
@@ -42,7 +41,9 @@ class Sequence:
         self.num_pauses = 0
         self.last_token_at = arrived_at
         self.ended = False
+        self.fault: FinishReason | Failure | None = None  # what ends it, found out while its text was made
         self._prompt = prompt
+        self._banned = tuple(sorted(end_token_ids)) if request.params.min_new_tokens else ()
         self._tokens: Int32Array = np.empty(self.num_prompt + request.params.max_new_tokens, dtype=np.int32)
         self._tokens[: self.num_prompt] = prompt
 
@@ -108,12 +109,11 @@ class Sequence:
     def sample_row(self, row: int) -> SampleRow:
         """Return how its next token is sampled from the batch's row `row`."""
         params = self.request.params
-        banned: Collection[int] = self.end_token_ids if len(self.outputs) < params.min_new_tokens else ()
         return SampleRow(
-            row=row,
-            params=params,
-            position=self.num_known,
-            prompt_token_ids=self._prompt,
-            output_token_ids=self.outputs,
-            banned_token_ids=tuple(sorted(banned)),
+            row,
+            params,
+            self.num_known,
+            self._prompt,
+            self.outputs,
+            self._banned if len(self.outputs) < params.min_new_tokens else (),
         )

@@ -1,11 +1,7 @@
-"""One step as a value: which sequences compute which of their tokens, and the batch that says so to the model."""
+"""One step as a value: which sequences compute which of their tokens."""
 
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-import numpy as np
-
-from worker.batch import Batch, Int32Array
 from worker.engine.sequence import Sequence
 
 
@@ -32,41 +28,13 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.end - chunk.start for chunk in self.chunks)
+        return sum([chunk.end - chunk.start for chunk in self.chunks])
 
     @property
     def sampling(self) -> tuple[Sequence, ...]:
         """The sequences that sample, in the order of the batch's samples."""
-        return tuple(chunk.sequence for chunk in self.chunks if chunk.samples)
+        return tuple([chunk.sequence for chunk in self.chunks if chunk.samples])
 
-
-def batch_of(chunks: SequenceOf[Chunk]) -> Batch:
-    """Return the batch that computes `chunks`, of which there is at least one, in their order."""
-    slots = [_slots(chunk) for chunk in chunks]
-    lengths = [chunk.end - chunk.start for chunk in chunks]
-    qo_indptr = _indptr(lengths)
-    return Batch(
-        token_ids=np.concatenate([chunk.sequence.tokens(chunk.start, chunk.end) for chunk in chunks]),
-        positions=np.concatenate([np.arange(chunk.start, chunk.end, dtype=np.int32) for chunk in chunks]),
-        out_slots=np.concatenate([held[chunk.start :] for held, chunk in zip(slots, chunks, strict=True)]),
-        qo_indptr=qo_indptr,
-        kv_indptr=_indptr([chunk.end for chunk in chunks]),
-        kv_indices=np.concatenate(slots),
-        samples=tuple(
-            chunk.sequence.sample_row(row=int(end) - 1)
-            for chunk, end in zip(chunks, qo_indptr[1:], strict=True)
-            if chunk.samples
-        ),
-    )
-
-
-def _slots(chunk: Chunk) -> Int32Array:
-    lease = chunk.sequence.lease
-    assert lease is not None, "a sequence without slots is part of a step"
-    return lease.slots[: chunk.end]
-
-
-def _indptr(lengths: SequenceOf[int]) -> Int32Array:
-    indptr = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=indptr[1:])
-    return indptr
+    def computes(self, sequence: Sequence) -> bool:
+        """Whether `sequence` has a share of it."""
+        return any(chunk.sequence is sequence for chunk in self.chunks)

@@ -61,7 +61,8 @@ class EngineThread:
     """Runs an engine. `submit`, `cancel`, `drain` and `stop` may be called from any thread.
 
     `deliver(outputs, load)` is called once for every step, in order, from one thread that is not the engine's: it may
-    be slow, but only `load` and later outputs get old then. While nothing is to do the thread sleeps.
+    be slow, but only `load` and later outputs get old then. A step's news leave as soon as the next one's forward pass
+    is under way, or at once where there is nothing to compute. While nothing is to do the thread sleeps.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class EngineThread:
             if self._drain_until is not None and not self._engine.has_work:
                 self._leave(now, self._drain_until)
         self._cut_off(self._clock())
-        self._delivery.put(self._engine.take_outputs(), self._engine.load())
+        self._tell()
         self._drained.set()
 
     def _patience(self, stalled: bool) -> float | None:
@@ -197,16 +198,24 @@ class EngineThread:
                 self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
 
     def _step(self, now: float) -> bool:
-        """Make one step and deliver it; return whether anything came of it."""
+        """Make one step, and beside its forward pass deliver the one before; return whether anything came of it."""
+        told = 0
         try:
-            outputs = self._engine.step(now)
+            self._engine.begin(now)
+            self._engine.observe_state()
+            told = self._tell()
+            self._engine.complete()
         except Exception as error:  # noqa: BLE001 - outermost loop: whoever is here now fails, the engine goes on
             report("step failed", error)
             self._engine.abort(Failure(FailureCode.INTERNAL, "the engine failed"), now)
-            outputs = self._engine.take_outputs()
-        load = self._engine.load()
-        self._delivery.put(outputs, load)
-        return bool(outputs) or self._engine.last_step_tokens > 0
+            told += self._tell()
+        return told > 0 or self._engine.last_step_tokens > 0
+
+    def _tell(self) -> int:
+        """Deliver the news there are; return of how many sequences."""
+        outputs = self._engine.take_outputs()
+        self._delivery.put(outputs, self._engine.load())
+        return len(outputs)
 
     def _idle(self, now: float) -> None:
         try:

@@ -20,6 +20,7 @@ from worker.engine import (
     SequenceId,
     SequenceOutput,
 )
+from worker.engine.executors import InlineExecutor
 from worker.engine.fake import FakeExecutor, NumberText
 from worker.errors import Failure
 
@@ -153,7 +154,7 @@ class Rig:
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,
-            self.executor,
+            InlineExecutor(self.executor),
             text or NumberText(),
             ModelLimits(VOCAB, context_length, eos_token_ids),
             config or EngineConfig(),
