@@ -28,33 +28,63 @@ def changes_logits(row: SampleRow) -> bool:
 
 
 def penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-    """Return `logits`, float32[rows, vocab_size], with each row's penalties applied; a copy if there are any."""
-    affected = [index for index, row in enumerate(rows) if changes_logits(row)]
+    """Return `logits`, float[rows, vocab_size], with each row's penalties applied; a copy if there are any.
+
+    Each kind changes the tokens of all rows at once, and looks at no others.
+    """
+    affected = [(index, row) for index, row in enumerate(rows) if changes_logits(row)]
     if not affected:
         return logits
     changed = logits.clone()
-    for index in affected:
-        _penalise(changed[index], rows[index])
+    _penalise_repetition(changed, affected)
+    _penalise_output(changed, affected)
+    banned = [(index, np.asarray(row.banned_token_ids)) for index, row in affected if row.banned_token_ids]
+    if banned:
+        changed[_places(banned, logits)] = float("-inf")
     return changed
 
 
-def _penalise(logits: Tensor, row: SampleRow) -> None:
-    """Change one row in place."""
-    params = row.params
-    output = np.asarray(row.output_token_ids, dtype=np.int64)
-    if params.repetition_penalty != 1.0:
-        seen = _tensor(np.unique(np.concatenate([row.prompt_token_ids, output])), logits)
-        found = logits[seen]
-        logits[seen] = torch.where(found > 0, found / params.repetition_penalty, found * params.repetition_penalty)
-    if len(output) and (params.presence_penalty != 0.0 or params.frequency_penalty != 0.0):
-        tokens, counts = np.unique(output, return_counts=True)
-        penalty = params.presence_penalty + params.frequency_penalty * counts
-        logits[_tensor(tokens, logits)] -= torch.from_numpy(penalty).to(logits)
-    largest = torch.finfo(logits.dtype).max
-    logits.clamp_(min=-largest, max=largest)
-    if row.banned_token_ids:
-        logits[_tensor(np.asarray(row.banned_token_ids, dtype=np.int64), logits)] = float("-inf")
+_Affected = Sequence[tuple[int, SampleRow]]  # with their index in the batch
+_Places = tuple[Tensor, Tensor]  # int64[n] rows, int64[n] tokens
 
 
-def _tensor(token_ids: NDArray[np.integer[Any]], like: Tensor) -> Tensor:
-    return torch.from_numpy(token_ids.astype(np.int64)).to(like.device)
+def _penalise_repetition(logits: Tensor, affected: _Affected) -> None:
+    # A token may stand here several times: each time the same is written.
+    seen = [
+        (index, np.concatenate([row.prompt_token_ids, np.asarray(row.output_token_ids, dtype=np.int64)]))
+        for index, row in affected
+        if row.params.repetition_penalty != 1.0
+    ]
+    if not seen:
+        return
+    places = _places(seen, logits)
+    penalties = [row.params.repetition_penalty for _, row in affected if row.params.repetition_penalty != 1.0]
+    penalty = torch.from_numpy(np.repeat(penalties, [len(tokens) for _, tokens in seen])).to(logits)
+    found = logits[places]
+    logits[places] = _finite(torch.where(found > 0, found / penalty, found * penalty))
+
+
+def _penalise_output(logits: Tensor, affected: _Affected) -> None:
+    told: list[tuple[int, NDArray[np.integer[Any]]]] = []
+    penalties: list[NDArray[np.floating[Any]]] = []
+    for index, row in affected:
+        params = row.params
+        if row.output_token_ids and (params.presence_penalty != 0.0 or params.frequency_penalty != 0.0):
+            tokens, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
+            told.append((index, tokens))
+            penalties.append(params.presence_penalty + params.frequency_penalty * counts)
+    if told:
+        places = _places(told, logits)
+        logits[places] = _finite(logits[places] - torch.from_numpy(np.concatenate(penalties)).to(logits))
+
+
+def _finite(values: Tensor) -> Tensor:
+    largest = torch.finfo(values.dtype).max
+    return values.clamp_(min=-largest, max=largest)
+
+
+def _places(tokens: Sequence[tuple[int, NDArray[np.integer[Any]]]], like: Tensor) -> _Places:
+    """Where the tokens of some rows stand in the logits of all."""
+    rows = np.repeat([index for index, _ in tokens], [len(ids) for _, ids in tokens])
+    columns = np.concatenate([ids for _, ids in tokens]).astype(np.int64)
+    return torch.from_numpy(rows).to(like.device), torch.from_numpy(columns).to(like.device)

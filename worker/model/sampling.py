@@ -13,7 +13,8 @@ Where a run of "the likeliest" is meant, and in the inverse CDF of filtered rows
 first, and by id among equals. Unfiltered rows go through the vocabulary by id, which needs no sorting.
 
 Rows are grouped by what they need. Filters need an order, and sorting a whole vocabulary is slow; so the likeliest
-`CANDIDATES` are taken first, and a row whose filters turn out to keep all of them is done again with a full sort.
+`CANDIDATES` are taken first, and rows whose filters turn out to keep all of them are done again with more, in the end
+with a full sort. That changes nothing in what is chosen.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +23,13 @@ import torch
 from torch import Tensor
 
 from worker.batch import SampledToken, SampleRow, SamplingParams, TokenLogprobs
+from worker.model import blocks
 from worker.model.penalties import penalised
 from worker.model.randomness import uniform
 
 CANDIDATES = 256
+_FEW_CANDIDATES = 64  # enough where each row has a smaller top_k
+_MANY_CANDIDATES = 4096
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
@@ -64,41 +68,64 @@ def _method(params: SamplingParams) -> _Method:
 
 
 def _greedy(logits: Tensor, _rows: Sequence[SampleRow]) -> Tensor:
-    return logits.argmax(dim=-1)  # the first of equals
+    return blocks.argmax(logits)
 
 
 def _unfiltered(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     probabilities = torch.softmax(_heated(logits, rows), dim=-1)
-    return _inverse_cdf(probabilities.double(), rows)
+    return blocks.inverse_cdf(probabilities, _drawn(rows, probabilities))
 
 
 def _filtered(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     heated = _heated(logits, rows)
-    num_candidates = min(CANDIDATES, logits.shape[-1])
-    ranked, ids = _in_order(*heated.topk(num_candidates))
-    weights = _kept(ranked, torch.softmax(heated, dim=-1).gather(1, ids).double(), rows)
-    chosen = ids.gather(1, _inverse_cdf(weights, rows)[:, None])[:, 0]
-    if num_candidates < logits.shape[-1]:
-        # If the last candidate or an equal of it is kept, by all filters or by top_k alone (whose total top_p needs),
-        # then tokens that are no candidates might be as well.
-        top_k = _top_k(rows, ranked)
-        last = ranked[:, -1:]
-        unsure = ((weights > 0) & (ranked == last)).any(dim=-1) | ((top_k > 0) & (_border(ranked, top_k) == last))[:, 0]
-        for index in unsure.nonzero()[:, 0].tolist():
-            chosen[index] = _filtered_by_full_sort(heated[index : index + 1], rows[index : index + 1])[0]
+    probabilities = torch.softmax(heated, dim=-1)
+    chosen = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+    unsure = list(range(len(rows)))
+    for num_candidates in _stages(rows, logits.shape[-1]):
+        some = torch.tensor(unsure, device=logits.device)
+        whole = len(unsure) == len(rows)
+        found, sure = _filtered_among(
+            heated if whole else heated[some],
+            probabilities if whole else probabilities[some],
+            [rows[index] for index in unsure],
+            num_candidates,
+        )
+        chosen[some] = found
+        unsure = some[~sure].tolist()
+        if not unsure:
+            break
     return chosen
 
 
-def _filtered_by_full_sort(heated: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-    ranked, ids = heated.sort(dim=-1, descending=True, stable=True)
-    weights = _kept(ranked, torch.softmax(heated, dim=-1).gather(1, ids).double(), rows)
-    return ids.gather(1, _inverse_cdf(weights, rows)[:, None])[:, 0]
+def _stages(rows: Sequence[SampleRow], vocab_size: int) -> list[int]:
+    """How many candidates to try, one after another. The last number is all there are, the same for every batch."""
+    most = max(row.params.top_k for row in rows)
+    few = _FEW_CANDIDATES if most < _FEW_CANDIDATES and all(row.params.top_k for row in rows) else CANDIDATES
+    return [*(number for number in (few, _MANY_CANDIDATES) if number < vocab_size), vocab_size]
+
+
+def _filtered_among(
+    heated: Tensor, probabilities: Tensor, rows: Sequence[SampleRow], num_candidates: int
+) -> tuple[Tensor, Tensor]:
+    """Return the tokens chosen among the likeliest, int64[rows], and whether more candidates could change them."""
+    if num_candidates < heated.shape[-1]:
+        ranked, ids = _in_order(*blocks.topk(heated, num_candidates))
+    else:
+        ranked, ids = heated.sort(dim=-1, descending=True, stable=True)
+    weights = _kept(ranked, probabilities.gather(1, ids).double(), rows)
+    chosen = ids.gather(1, _inverse_cdf(weights, rows)[:, None])[:, 0]
+    # If the last candidate or an equal of it is kept, by all filters or by top_k alone (whose total top_p needs),
+    # then tokens that are no candidates might be as well.
+    top_k = _top_k(rows, ranked)
+    last = ranked[:, -1:]
+    unsure = ((weights > 0) & (ranked == last)).any(dim=-1) | ((top_k > 0) & (_border(ranked, top_k) == last))[:, 0]
+    return chosen, ~unsure
 
 
 def _heated(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     temperatures = _column([row.params.temperature for row in rows], logits)
     # The maximum goes first: a tiny temperature must not turn two large logits into inf and inf.
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperatures.float()
+    return (logits - logits.amax(dim=-1, keepdim=True)).div_(temperatures.float())
 
 
 def _in_order(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,13 +164,12 @@ def _top_k(rows: Sequence[SampleRow], like: Tensor) -> Tensor:
 def _inverse_cdf(weights: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """Return int64[rows]: where each row's uniform number falls in its cumulated `weights`, float64[rows, n]."""
     cdf = weights.cumsum(dim=-1)
-    drawn = _column([uniform(row.params.seed, row.position) for row in rows], weights)
-    total = cdf[:, -1:].contiguous()
-    index = torch.searchsorted(cdf, drawn * total, right=True)
-    # Rounding can lift drawn * total to the total; the last entry with any weight is where that belongs. There is none
-    # if the model's own logits were no numbers: any token will do then, but it must be one.
-    last = torch.searchsorted(cdf, total, right=False).clamp_(max=weights.shape[-1] - 1)
-    return torch.minimum(index, last)[:, 0]
+    return blocks.place(cdf, _drawn(rows, cdf) * cdf[:, -1:])[:, 0]
+
+
+def _drawn(rows: Sequence[SampleRow], like: Tensor) -> Tensor:
+    """float64[rows, 1]: the uniform number of each row."""
+    return _column([uniform(row.params.seed, row.position) for row in rows], like)
 
 
 def _column(values: list[float], like: Tensor) -> Tensor:
@@ -157,11 +183,13 @@ def _logprobs(logits: Tensor, tokens: list[int], rows: Sequence[SampleRow]) -> l
     members = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     if not members:
         return found
-    selected = torch.log_softmax(logits[torch.tensor(members, device=logits.device)], dim=-1)
+    if len(members) < len(rows):
+        logits = logits[torch.tensor(members, device=logits.device)]
+    selected = torch.log_softmax(logits, dim=-1)
     chosen_ids = torch.tensor([tokens[index] for index in members], device=logits.device)
     chosen = selected.gather(1, chosen_ids[:, None])[:, 0].tolist()
     most = min(max(rows[index].params.logprobs or 0 for index in members), logits.shape[-1])
-    values, ids = _in_order(*selected.topk(most))
+    values, ids = _in_order(*blocks.topk(selected, most))
     likeliest = [list(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
     for index, logprob, top in zip(members, chosen, likeliest, strict=True):
         found[index] = TokenLogprobs(logprob, tuple(top[: rows[index].params.logprobs]))
