@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hicache.copies.copier import Pace, PoolCopier, ThreadTransfer
+from hicache.copies.cuda_copier import CudaTransfer
 from hicache.copies.fake_transfer import Chances, InstantTransfer, ManualTransfer, SeededTransfer
 from hicache.copies.transfer import Copy, Direction, Ticket, TicketState, Transfer
 from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
+from tests.gpu.device import CUDA, ON_CUDA
 from tests.processes import wait_until
 
 torch.set_num_threads(1)
@@ -21,6 +23,7 @@ torch.set_num_threads(1)
 # Two widths of planes, and K and V that differ.
 LAYERS = [LayerShape(2, 8, 8), LayerShape(1, 4, 16), LayerShape(2, 8, 8)]
 DEVICE_SLOTS, HOST_SLOTS = 40, 60
+TRANSFERS = ["thread", "instant", "manual", "seeded", pytest.param("cuda", marks=ON_CUDA)]
 
 
 @dataclass
@@ -32,6 +35,11 @@ class Rig:
     transfer: Transfer
     settle: Callable[[], None]  # returns when no ticket is pending
     done_calls: list[None] = field(default_factory=list)
+
+    def assert_told(self, tickets: list[Ticket]) -> None:
+        """Of each end, and of each gate that was opened."""
+        news = len(tickets) + sum(ticket.gate is not None for ticket in tickets)
+        wait_until(lambda: len(self.done_calls) == news, what="on_done is called for each ticket")
 
     def copy(self, direction: Direction, device_slots: list[int], host_slots: list[int]) -> Ticket:
         return self.transfer.submit(
@@ -46,17 +54,21 @@ class Rig:
 
 
 def make_rig(name: str) -> Rig:
-    device_pool = DevicePool(LAYERS, DEVICE_SLOTS, torch.bfloat16, "cpu")
-    host_pool = HostPool(LAYERS, HOST_SLOTS, torch.bfloat16, pin="never")
+    on_cuda = name == "cuda"
+    device_pool = DevicePool(LAYERS, DEVICE_SLOTS, torch.bfloat16, CUDA if on_cuda else "cpu")
+    host_pool = HostPool(LAYERS, HOST_SLOTS, torch.bfloat16, pin="require" if on_cuda else "never")
     torch.manual_seed(0)
     for group in (*device_pool.planes.groups, *host_pool.planes.groups):
         group.normal_()
     calls: list[None] = []
-    content = PoolCopier(device_pool, host_pool)
 
     def told() -> None:
         calls.append(None)
 
+    if on_cuda:
+        cuda = CudaTransfer(device_pool, host_pool, on_done=told)
+        return Rig(device_pool, host_pool, cuda, lambda: None, calls)
+    content = PoolCopier(device_pool, host_pool)
     if name == "thread":
         # Units shorter than most copies, so that copies consist of several.
         thread = ThreadTransfer(
@@ -75,7 +87,7 @@ def make_rig(name: str) -> Rig:
     return Rig(device_pool, host_pool, seeded, seeded.drain, calls)
 
 
-@pytest.fixture(params=["thread", "instant", "manual", "seeded"])
+@pytest.fixture(params=TRANSFERS)
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     made = make_rig(request.param)
     yield made
@@ -136,7 +148,7 @@ def test_many_copies_in_flight_all_end_and_each_is_told(rig: Rig) -> None:
     done(rig, *tickets)
     assert rig.host_page(list(range(20, 40))) == rig.device_page(list(range(20)))
     assert rig.device_page(list(range(20, 40))) == rig.host_page(list(range(20)))
-    wait_until(lambda: len(rig.done_calls) == 40, what="on_done is called for each ticket")
+    rig.assert_told(tickets)
 
 
 def test_a_copy_of_no_token_is_done(rig: Rig) -> None:
@@ -157,7 +169,7 @@ def test_a_copy_that_goes_wrong_fails_alone(
     assert wrong.state is TicketState.FAILED
     assert "slots must be in 0.." in wrong.error
     done(rig, before, after)
-    wait_until(lambda: len(rig.done_calls) == 3, what="on_done is called for each ticket")
+    rig.assert_told([before, wrong, after])
 
 
 def test_a_cancelled_copy_ends_as_done_or_as_cancelled(rig: Rig) -> None:
@@ -183,8 +195,9 @@ def test_after_the_close_nothing_is_pending_and_what_comes_fails(rig: Rig) -> No
     assert rig.transfer.close(timeout_s=10)
 
 
-@settings(max_examples=40, deadline=None)
-@given(name=st.sampled_from(["thread", "instant", "manual", "seeded"]), data=st.data())
+@pytest.mark.parametrize("name", TRANSFERS)
+@settings(max_examples=15)
+@given(data=st.data())
 def test_any_slots_in_any_order_are_copied_one_to_one(name: str, data: st.DataObject) -> None:
     rig = make_rig(name)
     num_tokens = data.draw(st.integers(1, 30))
