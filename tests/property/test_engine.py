@@ -24,7 +24,9 @@ def family_prompt(rng: np.random.Generator, max_length: int) -> tuple[int, ...]:
 class World:
     """One run: a rig, a random number generator that decides everything, and what was asked for."""
 
-    def __init__(self, seed: int, page_size: int, num_pages: int, chunk: int, min_shared: int) -> None:
+    def __init__(
+        self, seed: int, page_size: int, num_pages: int, chunk: int, min_shared: int, overlapped: bool = False
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         config = EngineConfig(
             max_running=int(self.rng.integers(1, 9)),
@@ -37,6 +39,8 @@ class World:
         self.rig = Rig(num_slots=num_pages * page_size, page_size=page_size, config=config)
         self.max_prompt = min(60, self.rig.engine.max_sequence_tokens - MAX_NEW_TOKENS)
         self.requests: dict[int, Request] = {}
+        if overlapped:
+            self.rig.beside = self.meddle
 
     def submit(self) -> None:
         number = len(self.requests)
@@ -56,13 +60,28 @@ class World:
         if dice < 0.25:
             self.submit()
         elif dice < 0.29 and self.requests:
-            self.rig.engine.cancel((0, int(self.rng.integers(len(self.requests)))), self.rig.now)
+            self.cancel_one()
         elif dice < 0.31 and faults:
             self.rig.executor.break_in.add(self.rig.executor.num_runs + 1)
         else:
             self.rig.step()
 
-    def verify(self) -> None:
+    def cancel_one(self) -> None:
+        self.rig.engine.cancel((0, int(self.rng.integers(len(self.requests)))), self.rig.now)
+
+    def meddle(self) -> None:
+        """What may happen while a forward pass is under way."""
+        dice = self.rng.random()
+        if dice < 0.1:
+            self.submit()
+        elif dice < 0.13 and self.requests:
+            self.cancel_one()
+
+    def finish(self) -> None:
+        """Let everybody come to an end, and say what holds then."""
+        if self.rig.beside is not None:
+            self.rig.beside = lambda: None
+        self.rig.run()
         assert_true_answers(self.rig, self.requests)
         self.rig.assert_nothing_is_held()
 
@@ -75,39 +94,45 @@ class World:
     chunk=st.sampled_from([1, 3, 7, 64]),
     min_shared=st.sampled_from([1, 8, 10_000]),
     faults=st.booleans(),
+    overlapped=st.booleans(),
 )
 def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
-    seed: int, page_size: int, pages: int, chunk: int, min_shared: int, faults: bool
+    seed: int, page_size: int, pages: int, chunk: int, min_shared: int, faults: bool, overlapped: bool
 ) -> None:
     num_pages = 3 + pages if page_size == 16 else 40 + 20 * pages
-    world = World(seed, page_size, num_pages, chunk, min_shared)
+    world = World(seed, page_size, num_pages, chunk, min_shared, overlapped)
     for _ in range(120):
         world.act(faults)
-    world.rig.run()
-    world.verify()
+    world.finish()
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
-def test_ten_thousand_operations_with_sums_checked_after_each_step(page_size: int) -> None:
-    world = World(seed=page_size, page_size=page_size, num_pages=192 // page_size, chunk=16, min_shared=8)
+@pytest.mark.parametrize(("page_size", "overlapped"), [(1, True), (16, False)])
+def test_ten_thousand_operations_with_sums_checked_after_each_step(page_size: int, overlapped: bool) -> None:
+    world = World(page_size, page_size, 192 // page_size, chunk=16, min_shared=8, overlapped=overlapped)
     for _ in range(5_000):
         world.act(faults=True)
-    world.rig.run()
-    world.verify()
+    world.finish()
     assert world.rig.observer.num_pauses > 0
     assert world.rig.observer.num_evicted > 0
 
 
 @settings(max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1), page_size=st.sampled_from([1, 16]))
-def test_a_cancelled_sequence_holds_nothing_two_steps_later(seed: int, page_size: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1), page_size=st.sampled_from([1, 16]), overlapped=st.booleans())
+def test_a_cancelled_sequence_holds_nothing_two_steps_later(seed: int, page_size: int, overlapped: bool) -> None:
     world = World(seed, page_size, 320 // page_size, chunk=7, min_shared=8)
     for _ in range(6):
         world.submit()
     for _ in range(int(world.rng.integers(0, 20))):
         world.rig.step()
-    for number in world.requests:
-        world.rig.engine.cancel((0, number), world.rig.now)
+
+    def cancel_all() -> None:
+        for number in world.requests:
+            world.rig.engine.cancel((0, number), world.rig.now)
+
+    if overlapped:
+        world.rig.beside = cancel_all
+    else:
+        cancel_all()
     world.rig.step()
     world.rig.step()
     world.rig.assert_nothing_is_held()

@@ -41,6 +41,7 @@ class Setting:
     shares: bool = True
     by_hand: bool = False  # copies end in whatever order, each once it was drawn
     faults: bool = True
+    overlapped: bool = False  # things also happen while a forward pass is under way
 
 
 class World:
@@ -72,6 +73,8 @@ class World:
         )
         self.max_prompt = min(48, self.rig.engine.max_sequence_tokens - MAX_NEW_TOKENS)
         self.requests: dict[int, Request] = {}
+        if setting.overlapped:
+            self.rig.beside = self.meddle
 
     # What happens
 
@@ -80,7 +83,7 @@ class World:
         if dice < 0.2 and self.rig.engine.load().waiting < MAX_WAITING:
             self.submit()
         elif dice < 0.22 and self.requests:
-            self.rig.engine.cancel((0, self.random.randrange(len(self.requests))), self.rig.now)
+            self.cancel_one()
         elif dice < 0.4:
             self.copies_go_on()
         elif dice < 0.5:
@@ -94,6 +97,20 @@ class World:
         else:
             self.step()
         self.rig.engine.check()
+
+    def meddle(self) -> None:
+        dice = self.random.random()
+        if dice < 0.1 and self.requests:
+            self.cancel_one()
+        elif dice < 0.3:
+            self.copies_go_on()
+        elif dice < 0.4:
+            self.store_works()
+        elif dice < 0.402:
+            self.rig.tiers.drop(self.random.choice([*NAMESPACES.values(), PUBLIC]))
+
+    def cancel_one(self) -> None:
+        self.rig.engine.cancel((0, self.random.randrange(len(self.requests))), self.rig.now)
 
     def submit(self) -> None:
         number = len(self.requests)
@@ -185,11 +202,19 @@ class World:
     shares=st.booleans(),
     by_hand=st.booleans(),
     faults=st.booleans(),
+    overlapped=st.booleans(),
 )
 def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
-    seed: int, page_size: int, pages: int, host_ratio: float, shares: bool, by_hand: bool, faults: bool
+    seed: int,
+    page_size: int,
+    pages: int,
+    host_ratio: float,
+    shares: bool,
+    by_hand: bool,
+    faults: bool,
+    overlapped: bool,
 ) -> None:
-    world = World(Setting(seed, page_size, 18 + pages, host_ratio, shares, by_hand, faults))
+    world = World(Setting(seed, page_size, 18 + pages, host_ratio, shares, by_hand, faults, overlapped))
     for _ in range(150):
         world.act()
     world.run()
@@ -202,7 +227,7 @@ def test_long_runs_with_a_restart_see_every_tier_at_work(page_size: int, by_hand
     """What is rare, hits of storage and faults of either kind, may take more than one run."""
     seen = dict.fromkeys(("device", "host", "storage", "pauses", "copies gone wrong", "failed", "late"), 0)
     for seed in range(page_size, page_size + MOST_RUNS):
-        setting = Setting(seed, page_size, num_pages=24, host_ratio=1.0, by_hand=by_hand)
+        setting = Setting(seed, page_size, host_ratio=1.0, by_hand=by_hand, overlapped=page_size == 1)
         store = MemoryStore(1 << 18)
         for _ in range(2):
             world = World(setting, store)

@@ -7,7 +7,7 @@ import numpy as np
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey
 from hicache.stats import TierStats
-from worker.batch import Batch, SampledToken, SamplingParams
+from worker.batch import AsyncExecutor, Batch, Executor, SampledToken, SamplingParams
 from worker.config import EngineConfig
 from worker.engine import (
     Admission,
@@ -132,7 +132,11 @@ class Recorder:
 
 
 class Rig:
-    """An engine with everything around it, and all that came out so far, by sequence."""
+    """An engine with everything around it, and all that came out so far, by sequence.
+
+    While `beside` is set, steps are overlapped as `EngineThread` does it: the news of the step before come out beside
+    the forward pass, then `beside` is called, and the pass runs last, on what it finds by then.
+    """
 
     def __init__(
         self,
@@ -146,15 +150,17 @@ class Rig:
         clock: Callable[[], float] | None = None,
         observer: EngineObserver | None = None,
         cache: Callable[[FakeExecutor], PrefixCache] | None = None,
+        running: Callable[[Executor], AsyncExecutor] = InlineExecutor,
     ) -> None:
         """`cache` makes another one than the plain one, with what the executor computes in its slots."""
         self.now = 0.0
+        self.beside: Callable[[], object] | None = None
         self.executor = ScriptedExecutor(num_slots)
         self.cache = PrefixCache(num_slots, page_size=page_size) if cache is None else cache(self.executor.inner)
         self.observer = Recorder()
         self.engine = Engine(
             self.cache,
-            InlineExecutor(self.executor),
+            running(self.executor),
             text or NumberText(),
             ModelLimits(VOCAB, context_length, eos_token_ids),
             config or EngineConfig(),
@@ -170,12 +176,22 @@ class Rig:
 
     def step(self, check: bool = True) -> list[SequenceOutput]:
         self.now += 1.0
-        outputs = self.engine.step(self.now)
+        outputs = self.engine.step(self.now) if self.beside is None else self._overlapped_step(self.beside, check)
         for output in outputs:
             self.outputs.setdefault(output.sequence_id, []).append(output)
             self.token_times.setdefault(output.sequence_id, []).extend([self.now] * len(output.token_ids))
         if check:
             self.engine.check()
+        return outputs
+
+    def _overlapped_step(self, beside: Callable[[], object], check: bool) -> list[SequenceOutput]:
+        self.engine.begin(self.now)
+        self.engine.observe_state()
+        outputs = self.engine.take_outputs()
+        beside()
+        if check:
+            self.engine.check()
+        self.engine.complete()
         return outputs
 
     def run(self, max_steps: int = 10_000, check: bool = True) -> int:
