@@ -145,7 +145,7 @@ class ModelConfig:
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     device: Name = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
     threads: PositiveInt | None = None  # None: one for each core the process may use
-    attention: Literal["torch"] = "torch"  # the attention backend
+    attention: Literal["auto", "flashinfer", "cascade", "torch"] = "auto"  # auto: the best of what the machine has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

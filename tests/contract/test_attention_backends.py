@@ -9,15 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.attention_oracle import attend
-from worker.attention.backend import AttentionShape, LayerKV
-from worker.attention.registry import backend_by_name, backend_names
+from tests.contract.attention_oracle import CPU, check_backend
+from worker.attention.backend import AttentionShape
+from worker.attention.registry import AUTO, available_backends, backend_by_name, backend_names
 from worker.batch import Batch
 from worker.config import ModelConfig
 
 torch.set_num_threads(1)
-CPU = torch.device("cpu")
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 8e-3}
+BACKENDS = available_backends(CPU)
 
 
 @dataclass(frozen=True)
@@ -55,38 +54,8 @@ def batch_of(chunks: tuple[tuple[int, int], ...], page_size: int, rng: np.random
 
 
 def check(backend: str, case: Case) -> None:
-    rng = np.random.default_rng(case.seed)
-    batch, num_slots = batch_of(case.chunks, case.page_size, rng)
-    shape = case.shape
-
-    def draw(*size: int) -> torch.Tensor:
-        return torch.from_numpy(rng.normal(size=size)).to(case.dtype)
-
-    query = draw(batch.num_tokens, shape.query_heads, shape.key_dim)
-    keys = draw(num_slots, shape.kv_heads, shape.key_dim)
-    values = draw(num_slots, shape.kv_heads, shape.value_dim)
-    sinks = draw(shape.query_heads) if shape.has_sinks else None
-    # What no sequence owns must never be read: a nan there would show.
-    unowned = np.setdiff1d(np.arange(num_slots), batch.kv_indices)
-    keys[unowned], values[unowned] = float("nan"), float("nan")
-
-    plan = backend_by_name(backend, CPU).plan(batch)
-    got = plan.run(shape, query, LayerKV(keys, values), sinks)
-    # A plan serves all layers of a step: a second layer of another window must not disturb the first.
-    again = plan.run(shape, query, LayerKV(keys, values), sinks)
-
-    expected = attend(
-        batch,
-        shape,
-        query.double().numpy(),
-        keys.double().numpy(),
-        values.double().numpy(),
-        None if sinks is None else sinks.double().numpy(),
-    )
-    assert got.dtype == case.dtype
-    assert got.shape == expected.shape
-    assert torch.equal(got, again)
-    np.testing.assert_allclose(got.double().numpy(), expected, atol=TOLERANCE[case.dtype], rtol=0)
+    batch, num_slots = batch_of(case.chunks, case.page_size, np.random.default_rng(case.seed))
+    check_backend(backend_by_name(backend, CPU), batch, num_slots, case.shape, case.dtype, case.seed)
 
 
 @st.composite
@@ -113,7 +82,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", BACKENDS)
 @settings(max_examples=120)
 @given(case=cases())
 def test_a_backend_computes_what_the_oracle_says(backend: str, case: Case) -> None:
@@ -123,29 +92,39 @@ def test_a_backend_computes_what_the_oracle_says(backend: str, case: Case) -> No
 GQA = AttentionShape(query_heads=6, kv_heads=2, key_dim=8, value_dim=8, scaling=0.35)
 
 
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_prefix_longer_than_a_tile_is_attended_whole(backend: str) -> None:
     softcapped = AttentionShape(query_heads=2, kv_heads=1, key_dim=4, value_dim=4, scaling=0.5, softcap=3.0)
     check(backend, Case(((2500, 3), (1030, 1)), softcapped, seed=1, page_size=1))
 
 
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("window", [1, 5, 6, 7, 11, 12, 13, 200])
 def test_a_window_around_the_edges_of_the_chunk_is_exact(backend: str, window: int) -> None:
     shape = AttentionShape(query_heads=2, kv_heads=1, key_dim=4, value_dim=4, scaling=0.5, window=window)
     check(backend, Case(((6, 6), (0, 12), (11, 1)), shape, seed=2, page_size=1))
 
 
-@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_contiguous_and_a_scattered_sequence_agree(backend: str) -> None:
     check(backend, Case(((20, 9), (3, 1)), GQA, seed=3, page_size=64))
     check(backend, Case(((20, 9), (3, 1)), GQA, seed=3, page_size=1))
 
 
 def test_an_unknown_backend_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'abacus'.*known: torch"):
+    with pytest.raises(ValueError, match=r"unknown attention backend 'abacus'; known: auto, .*cascade, torch"):
         backend_by_name("abacus", CPU)
 
 
+def test_a_backend_that_cannot_be_had_is_refused_with_the_reason_and_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"'flashinfer' is not available: .*CUDA device; there is: .*cascade, torch"):
+        backend_by_name("flashinfer", CPU)
+
+
+def test_auto_takes_the_best_that_there_is() -> None:
+    assert type(backend_by_name(AUTO, CPU)) is type(backend_by_name(BACKENDS[0], CPU))
+    assert BACKENDS[-2:] == ("cascade", "torch"), "the reference is the last resort"
+
+
 def test_the_configuration_offers_exactly_the_backends_there_are() -> None:
-    assert set(get_args(get_type_hints(ModelConfig)["attention"])) == set(backend_names())
+    assert set(get_args(get_type_hints(ModelConfig)["attention"])) == {AUTO, *backend_names()}

@@ -17,13 +17,13 @@ Found = tuple[tuple[int, ...], int, int]
 class Walk:
     """One token after the other, all sequences side by side."""
 
-    def __init__(self, batch: Batch, min_tokens: int, min_rows: int, multiple_of: int) -> None:
+    def __init__(self, batch: Batch, min_tokens: int, min_rows: int, multiple_of: int, min_saved: int) -> None:
         self.rows = np.diff(batch.qo_indptr)
         self.paths = [
             batch.kv_indices[batch.kv_indptr[i] : batch.kv_indptr[i + 1] - self.rows[i]].tolist()
             for i in range(batch.num_sequences)
         ]
-        self.min_tokens, self.min_rows, self.multiple_of = min_tokens, min_rows, multiple_of
+        self.min_tokens, self.min_rows, self.multiple_of, self.min_saved = min_tokens, min_rows, multiple_of, min_saved
 
     def ranges(self) -> set[Found]:
         by_first: dict[int, list[int]] = {}
@@ -38,7 +38,9 @@ class Walk:
         while len({self.paths[i][at] if at < len(self.paths[i]) else -1 - i for i in members}) == 1:
             at += 1
         end = at // self.multiple_of * self.multiple_of
-        if end - first >= max(self.min_tokens, 1) and sum(self.rows[i] for i in members) >= self.min_rows:
+        tokens, rows = end - first, sum(self.rows[i] for i in members)
+        saved = tokens * (len(members) - 1)
+        if tokens >= max(self.min_tokens, 1) and rows >= self.min_rows and saved >= self.min_saved:
             yield tuple(sorted(members)), first, end
             first = end
         groups: dict[int, list[int]] = {}
@@ -61,18 +63,28 @@ def plain(ranges: Sequence[SharedRange]) -> list[Found]:
     min_tokens=st.sampled_from([0, 1, 2, 16, 64]),
     min_rows=st.sampled_from([0, 2, 5, 40]),
     multiple_of=st.sampled_from([1, 2, 16, 128]),
+    min_saved=st.sampled_from([0, 30, 200]),
 )
 def test_sharing_is_what_a_walk_of_all_slots_finds(
-    seed: int, num_sequences: int, max_tokens: int, page_size: int, min_tokens: int, min_rows: int, multiple_of: int
+    seed: int,
+    num_sequences: int,
+    max_tokens: int,
+    page_size: int,
+    min_tokens: int,
+    min_rows: int,
+    multiple_of: int,
+    min_saved: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     batch = batch_on_a_tree(
         rng, num_sequences=num_sequences, max_tokens=max_tokens, page_size=page_size, scattered=True, max_rows=50
     ).batch
-    ranges = plain(shared_ranges(batch, min_tokens=min_tokens, min_rows=min_rows, multiple_of=multiple_of))
+    ranges = plain(
+        shared_ranges(batch, min_tokens=min_tokens, min_rows=min_rows, multiple_of=multiple_of, min_saved=min_saved)
+    )
 
     assert len(ranges) == len(set(ranges))
-    assert set(ranges) == Walk(batch, min_tokens, min_rows, multiple_of).ranges()
+    assert set(ranges) == Walk(batch, min_tokens, min_rows, multiple_of, min_saved).ranges()
     covered = [0] * num_sequences
     for members, first, end in ranges:
         for member in members:

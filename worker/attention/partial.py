@@ -109,12 +109,15 @@ def _always_tiled(shape: AttentionShape) -> PartialAttention:
 
 
 def _tile(shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Partial:
-    logits = torch.matmul(query, keys.transpose(2, 3)) * shape.scaling
+    # In place: fresh memory for each of these would cost more than what is computed.
+    logits = torch.matmul(query, keys.transpose(2, 3)).mul_(shape.scaling)
     if shape.softcap is not None:
-        logits = shape.softcap * torch.tanh(logits / shape.softcap)
+        logits.div_(shape.softcap).tanh_().mul_(shape.softcap)
     if bias is not None:
         logits += bias
-    lse = torch.logsumexp(logits, dim=-1)
     # A row that sees nothing has lse -inf: its weights must be 0, not nan.
-    weights = torch.exp(logits - lse.clamp(min=torch.finfo(torch.float32).min)[..., None])
-    return Partial(torch.matmul(weights, values), lse)
+    top = logits.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)
+    weights = logits.sub_(top).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    out = torch.matmul(weights, values).div_(total.clamp(min=torch.finfo(torch.float32).tiny))
+    return Partial(out, total.log_().add_(top)[..., 0])

@@ -40,18 +40,34 @@ class _Candidate:
     num_rows: int
 
 
-def shared_ranges(batch: Batch, *, min_tokens: int, min_rows: int, multiple_of: int = 1) -> tuple[SharedRange, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worth:
+    """What makes a range worth having."""
+
+    min_tokens: int
+    min_rows: int
+    min_saved: int
+
+    def __contains__(self, found: tuple[int, int, int]) -> bool:
+        tokens, sequences, rows = found
+        return tokens >= self.min_tokens and rows >= self.min_rows and tokens * (sequences - 1) >= self.min_saved
+
+
+def shared_ranges(
+    batch: Batch, *, min_tokens: int, min_rows: int, multiple_of: int = 1, min_saved: int = 0
+) -> tuple[SharedRange, ...]:
     """Return what sequences of `batch` share, outer ranges before inner ones.
 
     A range has at least `min_tokens` tokens, at least two sequences and, over all of them, at least `min_rows` rows;
-    it ends at a multiple of `multiple_of`. Ranges nest: for each position a sequence is in at most one of them, and
-    its ranges cover an unbroken run of positions from 0.
+    it saves reading at least `min_saved` tokens, and ends at a multiple of `multiple_of`. Ranges nest: for each
+    position a sequence is in at most one of them, and its ranges cover an unbroken run of positions from 0.
     """
     candidates = sorted(_candidates(batch, max(min_tokens, 1), multiple_of), key=lambda each: each.slots)
     if len(candidates) < 2:
         return ()
     common = [length // multiple_of * multiple_of for length in _common_lengths(candidates)]
-    return tuple(_nodes(candidates, common, min_tokens=max(min_tokens, 1), min_rows=min_rows))
+    worth = _Worth(min_tokens=max(min_tokens, 1), min_rows=min_rows, min_saved=min_saved)
+    return tuple(_nodes(candidates, common, worth))
 
 
 def _candidates(batch: Batch, min_tokens: int, multiple_of: int) -> list[_Candidate]:
@@ -107,9 +123,7 @@ def _common_bytes(one: bytes, other: bytes, guess: int) -> int:
     return int(differing.argmax()) * _SLOT_BYTES
 
 
-def _nodes(
-    candidates: Sequence[_Candidate], common: Sequence[int], *, min_tokens: int, min_rows: int
-) -> Iterator[SharedRange]:
+def _nodes(candidates: Sequence[_Candidate], common: Sequence[int], worth: _Worth) -> Iterator[SharedRange]:
     """Walk the tree of sorted candidates from its root: each node is a run of neighbours."""
     pending = [(0, len(candidates), 0)]
     while pending:
@@ -118,7 +132,7 @@ def _nodes(
             continue
         end = min(common[begin : stop - 1])
         members = candidates[begin:stop]
-        if end - first >= min_tokens and sum(member.num_rows for member in members) >= min_rows:
+        if (end - first, len(members), sum(member.num_rows for member in members)) in worth:
             yield SharedRange(np.array(sorted(member.sequence for member in members), np.int32), first, end)
             first = end
         cuts = [begin, *(index + 1 for index in range(begin, stop - 1) if common[index] == end), stop]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from worker.attention.backend import AttentionShape, LayerKV
 from worker.attention.partial import Partial, PartialAttention, hide, merge
+from worker.attention.scratch import KVScratch, Scratch
 from worker.batch import Int32Array
 
 
@@ -48,28 +49,37 @@ class SlotList:
         self._first_slot = int(slots[0]) if _is_run(slots) else None
         self._slots = torch.from_numpy(slots).to(device) if self._first_slot is None else None
 
-    def read(self, pool: Tensor, first: int, end: int) -> Tensor:
+    def read(self, pool: Tensor, first: int, end: int, scratch: Scratch) -> Tensor:
         """Return float32[1, heads, end - first, dim] of the list's places first..end-1."""
         if self._slots is None:
             assert self._first_slot is not None
-            found = pool[self._first_slot + first : self._first_slot + end]
+            found = scratch.floats(pool[self._first_slot + first : self._first_slot + end])
         else:
-            found = pool.index_select(0, self._slots[first:end])
-        return found.float().transpose(0, 1)[None]
+            found = scratch.gather(pool, self._slots[first:end])
+        return found.transpose(0, 1)[None]
 
 
 def view_of(shape: AttentionShape) -> View:
     return View(shape.window, shape.query_heads // shape.kv_heads)
 
 
-def attend_spans(
-    shape: AttentionShape, query: Tensor, kv: LayerKV, slots: SlotList, spans: Sequence[Span], attend: PartialAttention
-) -> Partial:
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all parts of one layer's attention have in common."""
+
+    shape: AttentionShape
+    kv: LayerKV
+    attend: PartialAttention
+    scratch: KVScratch
+
+
+def attend_spans(call: Call, query: Tensor, slots: SlotList, spans: Sequence[Span]) -> Partial:
     """Attend from `query`, float32[1, kv_heads, rows * group, key_dim], to at least one span."""
     parts = []
     for span in spans:
-        keys, values = slots.read(kv.keys, span.first, span.end), slots.read(kv.values, span.first, span.end)
-        part = attend(shape, query, keys, values, span.bias)
+        keys = slots.read(call.kv.keys, span.first, span.end, call.scratch.keys)
+        values = slots.read(call.kv.values, span.first, span.end, call.scratch.values)
+        part = call.attend(call.shape, query, keys, values, span.bias)
         parts.append(part if span.blind is None else hide(part, span.blind))
     return parts[0] if len(parts) == 1 else merge(parts)
 
