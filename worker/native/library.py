@@ -1,0 +1,216 @@
+"""Loads the native kernels that fit this processor, and calls them. Knows pointers and sizes, no torch.
+
+What is made in native code is held by a Python object and freed with it. Native calls let other threads run.
+"""
+
+import ctypes
+import platform
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_int, c_void_p
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker.batch import Batch, Int32Array
+from worker.native import structures
+from worker.native.build import Variant, library_path, variants
+
+ABI_VERSION = 1
+BLOCK_TOKENS = 128
+"""Shared ranges of a plan end at multiples of this: kBlock in `src/plan.h`."""
+
+Pointers = NDArray[np.uint64]
+
+
+class NumberFormat(IntEnum):
+    FLOAT32 = 0
+    BFLOAT16 = 1
+
+
+class NativeError(Exception):
+    """Native code says that it could not do something: as a rule that there is no memory."""
+
+
+class Handle:
+    """Something made in native code."""
+
+    def __init__(self, address: int | None, free: Callable[[int], None], what: str) -> None:
+        if not address:
+            raise NativeError(f"no memory for {what}")
+        self.address = address
+        weakref.finalize(self, free, address)
+
+
+class Weights(Handle):
+    """A packed matrix [outputs, inputs]."""
+
+
+class Plan(Handle):
+    """What a step attends to. Borrows the arrays of its batch, which must not change while it lives."""
+
+    def __init__(self, address: int | None, free: Callable[[int], None], borrowed: object) -> None:
+        super().__init__(address, free, "the plan of a step")
+        self._borrowed = borrowed
+
+
+class Kernels:
+    """The functions of one library. Calls of one AttentionSpace or decoder must not overlap; otherwise thread-safe."""
+
+    def __init__(self, path: Path, variant: Variant) -> None:
+        """Raises OSError for what is no library, NativeError for one that speaks another language."""
+        self.variant = variant
+        library = ctypes.CDLL(str(path))
+        if library.rg_abi_version() != ABI_VERSION:
+            raise NativeError(f"{path.name} has another interface than this package")
+        for name, result, arguments in _SIGNATURES:
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+        self._library = library
+        self.panel: int = library.rg_panel()
+
+    def has_format(self, number: NumberFormat) -> bool:
+        return bool(self._library.rg_has_format(number))
+
+    def pack(self, number: NumberFormat, rows: Pointers, inputs: int, threads: int) -> Weights:
+        """Pack the matrix whose rows `rows` points to, `inputs` numbers each; 0 stands for a row of zeros."""
+        address = self._library.rg_weights_pack(number, rows.ctypes.data, len(rows), inputs, threads)
+        return Weights(address, self._library.rg_weights_free, f"weights [{len(rows)}, {inputs}]")
+
+    def plan(self, batch: Batch, ranges: "Ranges") -> Plan:
+        """Plan the attention of `batch`, whose sequences share `ranges`."""
+        step = structures.Step(
+            batch.num_sequences,
+            batch.positions.ctypes.data,
+            batch.qo_indptr.ctypes.data,
+            batch.kv_indptr.ctypes.data,
+            batch.kv_indices.ctypes.data,
+            len(ranges.ends),
+            ranges.indptr.ctypes.data,
+            ranges.sequences.ctypes.data,
+            ranges.firsts.ctypes.data,
+            ranges.ends.ctypes.data,
+        )
+        return Plan(self._library.rg_plan_create(byref(step)), self._library.rg_plan_free, (batch, ranges))
+
+    def attention_space(self) -> Handle:
+        """Return the memory that `attend` works in, which grows with its use."""
+        return Handle(self._library.rg_attention_create(), self._library.rg_attention_free, "attention")
+
+    def attend(
+        self,
+        space: Handle,
+        plan: Plan,
+        number: NumberFormat,
+        shape: structures.AttentionShape,
+        pointers: Sequence[int | None],
+        threads: int,
+    ) -> None:
+        """Attend with every row of the plan. `pointers`: query, keys, values, sinks or None, out; all contiguous."""
+        status = self._library.rg_attention_run(space.address, plan.address, number, byref(shape), *pointers, threads)
+        if status:
+            raise NativeError("no memory for attention")
+
+    def decoder(
+        self,
+        number: NumberFormat,
+        shape: structures.DecoderShape,
+        layers: Sequence[structures.LayerParts],
+        *,
+        embedding: int,
+        last_norm: int,
+        head: Weights,
+    ) -> Handle:
+        """Return a decoder. What its parts point to is the caller's, and must live as long."""
+        parts = (structures.LayerParts * len(layers))(*layers)
+        address = self._library.rg_decoder_create(
+            number, byref(shape), parts, len(layers), embedding, last_norm, head.address
+        )
+        return Handle(address, self._library.rg_decoder_free, "the decoder")
+
+    def run_decoder(self, decoder: Handle, plan: Plan, step: structures.DecoderStep, threads: int) -> None:
+        """Compute a step; see `structures.DecoderStep`."""
+        if self._library.rg_decoder_run(decoder.address, plan.address, byref(step), threads):
+            raise NativeError("no memory for a step")
+
+
+class Ranges:
+    """Ranges of positions that sequences share, as arrays of int32: CSR of their sequences, firsts and ends."""
+
+    def __init__(self, sequences: Sequence[Int32Array], firsts: Sequence[int], ends: Sequence[int]) -> None:
+        self.indptr = np.cumsum([0, *(len(each) for each in sequences)], dtype=np.int32)
+        self.sequences = np.concatenate([*sequences, np.zeros(0, np.int32)], dtype=np.int32)
+        self.firsts = np.array(firsts, dtype=np.int32)
+        self.ends = np.array(ends, dtype=np.int32)
+
+
+@cache
+def kernels() -> Kernels | None:
+    """Return the best kernels that this processor can run, or None where none were compiled for it."""
+    features = _processor_features()
+    for variant in variants():
+        if variant.needs <= features:
+            found = load(variant)
+            if found is not None:
+                return found
+    return None
+
+
+def load(variant: Variant) -> Kernels | None:
+    """Return the kernels for `variant`, or None if they were not compiled or cannot be loaded."""
+    path = library_path(variant)
+    if not path.exists():
+        return None
+    try:
+        return Kernels(path, variant)
+    except (OSError, NativeError):
+        return None
+
+
+def why_no_kernels() -> str | None:
+    """Return why `kernels()` is None, or None if it is not."""
+    if kernels() is not None:
+        return None
+    if not variants():
+        return f"there are none for {platform.machine()}"
+    if not any(library_path(variant).exists() for variant in variants()):
+        return "they were not compiled: install a C++ compiler, then run python -m worker.native.build"
+    return "none of those compiled runs on this processor"
+
+
+def _processor_features() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(found.group(1).split()) if found else frozenset()
+
+
+_SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
+    ("rg_has_format", c_int, [c_int]),
+    ("rg_panel", c_int, []),
+    ("rg_weights_pack", c_void_p, [c_int, c_void_p, c_int, c_int, c_int]),
+    ("rg_weights_free", None, [c_void_p]),
+    ("rg_plan_create", c_void_p, [POINTER(structures.Step)]),
+    ("rg_plan_free", None, [c_void_p]),
+    ("rg_attention_create", c_void_p, []),
+    ("rg_attention_free", None, [c_void_p]),
+    (
+        "rg_attention_run",
+        c_int,
+        [c_void_p, c_void_p, c_int, POINTER(structures.AttentionShape), *([c_void_p] * 5), c_int],
+    ),
+    (
+        "rg_decoder_create",
+        c_void_p,
+        [c_int, POINTER(structures.DecoderShape), c_void_p, c_int, c_void_p, c_void_p, c_void_p],
+    ),
+    ("rg_decoder_free", None, [c_void_p]),
+    ("rg_decoder_run", c_int, [c_void_p, c_void_p, POINTER(structures.DecoderStep), c_int]),
+)

@@ -1,0 +1,82 @@
+// Linear layers: weights packed once into panels, and their product with the rows of a step.
+#pragma once
+
+#include "buffer.h"
+#include "team.h"
+#include "tile.h"
+
+namespace rg {
+
+// A matrix [outputs, inputs] as panels of kPanel outputs each, see tile.h.
+struct Weights {
+    int outputs = 0;
+    int inputs = 0;
+    int steps = 0;
+    Buffer<uint32_t> words;
+
+    int panels() const { return (outputs + kPanel - 1) / kPanel; }
+    const uint32_t* panel(int number) const { return words.data() + (long)number * steps * kPanel; }
+};
+
+// Packs the rows that `rows` points to, each `inputs` numbers; null stands for a row of zeros. False: out of memory.
+template <class Number>
+bool pack(Weights& weights, const void* const* rows, int outputs, int inputs, int threads) {
+    weights.outputs = outputs;
+    weights.inputs = inputs;
+    weights.steps = inputs / Number::kPerWord;
+    const long steps = weights.steps;
+    if (!weights.words.reserve((size_t)weights.panels() * steps * kPanel)) return false;
+    uint32_t* words = weights.words.data();
+    Team::run(threads, [&](Member& member) {
+        member.share(weights.panels(), [&](long panel) {
+            for (int column = 0; column < kPanel; column++) {
+                const long output = panel * kPanel + column;
+                const void* row = output < outputs ? rows[output] : nullptr;
+                if (!row) continue;
+                uint32_t* to = words + panel * steps * kPanel + column;
+                for (long step = 0; step < steps; step++)
+                    std::memcpy(to + step * kPanel, (const char*)row + 4 * step, 4);
+            }
+        });
+    });
+    return true;
+}
+
+// Multiplies `num_rows` rows of x [num_rows][stride] and hands out use(row, panel, columns), in any order.
+//
+// One task is a block of rows that stays in the second-level cache, times some panels.
+template <class Number, class Use>
+void apply(
+    Member& member, const Weights& weights, const typename Number::Stored* x, long stride, int num_rows, const Use& use
+) {
+    if (num_rows == 0) return;
+    constexpr int kTilesPerBlock = 8;
+    constexpr int kTasksPerMember = 6;
+    const int num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+    const int tile_rows = (num_rows + num_tiles - 1) / num_tiles;
+    const int block_rows = tile_rows * kTilesPerBlock;
+    const int blocks = (num_rows + block_rows - 1) / block_rows;
+    const int panels = weights.panels();
+    const int wanted = panels * blocks / (member.size() * kTasksPerMember);
+    const int panels_per_task = wanted < 1 ? 1 : wanted > 16 ? 16 : wanted;
+    const int tasks_per_block = (panels + panels_per_task - 1) / panels_per_task;
+    const long words = stride / Number::kPerWord;
+    const auto* x_words = reinterpret_cast<const uint32_t*>(x);
+    member.share((long)blocks * tasks_per_block, [&](long task) {
+        const int first_row = (int)(task / tasks_per_block) * block_rows;
+        const int end_row = first_row + block_rows < num_rows ? first_row + block_rows : num_rows;
+        const int first_panel = (int)(task % tasks_per_block) * panels_per_task;
+        const int end_panel = first_panel + panels_per_task < panels ? first_panel + panels_per_task : panels;
+        for (int panel = first_panel; panel < end_panel; panel++) {
+            for (int row = first_row; row < end_row; row += tile_rows) {
+                const int rows = end_row - row < tile_rows ? end_row - row : tile_rows;
+                multiply_rows<Number>(
+                    rows, x_words + row * words, words, weights.panel(panel), weights.steps,
+                    [&](int i, const Columns& columns) { use(row + i, panel, columns); }
+                );
+            }
+        }
+    });
+}
+
+}  // namespace rg
