@@ -7,7 +7,7 @@ import numpy as np
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey
 from hicache.stats import TierStats
-from worker.batch import AsyncExecutor, Batch, Executor, SampledToken, SamplingParams
+from worker.batch import AsyncExecutor, Batch, Executor, Int32Array, PendingStep, SampledToken, SamplingParams
 from worker.config import EngineConfig
 from worker.engine import (
     Admission,
@@ -85,6 +85,23 @@ class ScriptedExecutor:
         ][self.drop :]
 
 
+class WatchedExecutor:
+    """Starts passes as another one does, and remembers the slots of the last."""
+
+    def __init__(self, executor: AsyncExecutor) -> None:
+        self._executor = executor
+        self._slots: Int32Array = np.empty(0, np.int32)
+
+    def start(self, batch: Batch) -> PendingStep:
+        self._slots = batch.kv_indices
+        return self._executor.start(batch)
+
+    def take_slots(self) -> Int32Array:
+        """Return the slots of the pass that was started since the last call, if one was."""
+        slots, self._slots = self._slots, self._slots[:0]
+        return slots
+
+
 class Recorder:
     """An observer that keeps what it is told."""
 
@@ -158,9 +175,10 @@ class Rig:
         self.executor = ScriptedExecutor(num_slots)
         self.cache = PrefixCache(num_slots, page_size=page_size) if cache is None else cache(self.executor.inner)
         self.observer = Recorder()
+        self._started = WatchedExecutor(running(self.executor))
         self.engine = Engine(
             self.cache,
-            running(self.executor),
+            self._started,
             text or NumberText(),
             ModelLimits(VOCAB, context_length, eos_token_ids),
             config or EngineConfig(),
@@ -185,12 +203,16 @@ class Rig:
         return outputs
 
     def _overlapped_step(self, beside: Callable[[], object], check: bool) -> list[SequenceOutput]:
+        self._started.take_slots()
         self.engine.begin(self.now)
         self.engine.observe_state()
         outputs = self.engine.take_outputs()
         beside()
         if check:
             self.engine.check()
+        free = np.zeros(self.cache.num_slots, dtype=np.bool_)
+        free[self.cache._slots.free_slots()] = True
+        assert not free[self._started.take_slots()].any(), "slots are freed under a forward pass"
         self.engine.complete()
         return outputs
 
