@@ -4,12 +4,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from tests.unit.worker.engine.harness import Recorder, Rig, answer, make_request, prompt
+from worker.batch import AsyncExecutor, Executor
 from worker.config import EngineConfig
 from worker.engine import EngineThread, FinishReason, Load, SequenceId, SequenceOutput
+from worker.engine.executors import InlineExecutor, ThreadExecutor
 from worker.errors import Failure, FailureCode
 
 DEADLINE_S = 10.0
@@ -73,8 +76,12 @@ class FaultyOnce(Recorder):
             raise RuntimeError("not the executor's fault")
 
 
-def timed_rig(config: EngineConfig | None = None, observer: Recorder | None = None) -> Rig:
-    return Rig(config=config, clock=time.monotonic, observer=observer)
+def timed_rig(
+    config: EngineConfig | None = None,
+    observer: Recorder | None = None,
+    executor: Callable[[Executor], AsyncExecutor] = InlineExecutor,
+) -> Rig:
+    return Rig(config=config, clock=time.monotonic, observer=observer, running=executor)
 
 
 @contextmanager
@@ -126,6 +133,24 @@ def test_an_idle_engine_uses_no_cpu() -> None:
         threading.Event().wait(0.3)
         assert time.process_time() - before < 0.05
         assert len(consumer.loads) == num_steps
+
+
+def test_the_news_of_a_step_arrive_while_the_next_pass_stands_still() -> None:
+    rig, consumer = timed_rig(executor=ThreadExecutor), Consumer()
+    may_run = threading.Semaphore(0)
+
+    def has_tokens(num_tokens: int) -> bool:
+        return len(consumer.tokens(0)) == num_tokens
+
+    rig.executor.before_run = lambda: may_run.acquire(timeout=DEADLINE_S)
+    with running(rig, consumer) as thread:
+        thread.submit(make_request(0, max_new_tokens=4))
+        for num_passes in range(1, 5):
+            may_run.release()
+            consumer.wait_for(partial(has_tokens, num_passes))
+            assert rig.executor.num_runs <= num_passes + 1
+        consumer.wait_for_end(0)
+    assert consumer.tokens(0) == answer([1, 2, 3], 4)
 
 
 def test_cancelling_ends_a_sequence_that_would_go_on() -> None:
