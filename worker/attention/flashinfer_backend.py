@@ -9,6 +9,9 @@ stacks the query heads that share a KV head, and splits long sequences over the 
 
 Layers that attend alike share a wrapper, which is planned once a step. What the kernels do not compute (float32, widths
 of heads other than `HEAD_DIMS`, values that are not as wide as keys) another backend does, layer by layer.
+
+What sequences share is read once for each of them, as anywhere else by these kernels: from the second on it lies in the
+device's cache, and how much a cascade would gain on top is to be measured first.
 """
 
 import importlib
@@ -24,7 +27,7 @@ import torch
 from torch import Tensor
 
 from worker.attention.backend import AttentionBackend, AttentionPlan, AttentionShape, LayerKV
-from worker.attention.torch_backend import TorchBackend
+from worker.attention.cascade_backend import CascadeBackend
 from worker.batch import Batch
 
 CHECKED_VERSIONS: Final = ((0, 6), (0, 8))  # from the first on, and before the second
@@ -72,7 +75,7 @@ class FlashInferBackend:
     ) -> None:
         """`library`: the module `flashinfer` unless given. `fallback` computes what FlashInfer does not."""
         self.device = device
-        self.fallback: AttentionBackend = fallback or TorchBackend(device)
+        self.fallback: AttentionBackend = fallback or CascadeBackend(device)
         self._library: Library = library or importlib.import_module("flashinfer")
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._wrappers: dict[LayerClass, _PlannedWrapper] = {}
