@@ -10,8 +10,7 @@ stacks the query heads that share a KV head, and splits long sequences over the 
 Layers that attend alike share a wrapper, which is planned once a step. What the kernels do not compute (float32, widths
 of heads other than `HEAD_DIMS`, values that are not as wide as keys) another backend does, layer by layer.
 
-What sequences share is read once for each of them, as anywhere else by these kernels: from the second on it lies in the
-device's cache, and how much a cascade would gain on top is to be measured first.
+What sequences share is read for each of them; what a cascade on top would gain is to be measured first.
 """
 
 import importlib
