@@ -84,7 +84,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch first and alone: what the resolver would add for a CUDA build must never be asked for on a machine without.
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard worker/native/src/*) worker/native/build.py | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes the first time."
 	$(PIP) install --quiet --no-deps -c constraints.txt $(TORCH_ARGS) torch
 	@$(BIN)/python -c 'import importlib.metadata as m; print(*(m.requires("torch") or []))' \

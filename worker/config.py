@@ -145,7 +145,10 @@ class ModelConfig:
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     device: Name = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
     threads: PositiveInt | None = None  # None: one for each core the process may use
-    attention: Literal["auto", "flashinfer", "cascade", "torch"] = "auto"  # auto: the best of what the machine has
+    # How forward passes run. auto: in native code for plain decoders on the CPU, else as transformers defines them.
+    forward: Literal["auto", "native", "transformers"] = "auto"
+    # The attention backend; auto: the best of what the machine has.
+    attention: Literal["auto", "native", "flashinfer", "cascade", "torch"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from worker.batch import Batch, Int32Array, SampleRow, SamplingParams
 from worker.model.executor import ModelExecutor
 from worker.model.forward import IMPLEMENTATION
 from worker.model.probe import probe
+from worker.model.transformers_forward import TransformersModel
 
 GREEDY = SamplingParams(max_new_tokens=1, temperature=0.0)
 
@@ -21,7 +22,8 @@ def executor_of(model: PreTrainedModel, num_slots: int, backend: str = "torch") 
     probed = probe(model)
     layers = [LayerShape(p.shape.kv_heads, p.shape.key_dim, p.shape.value_dim) for p in probed]
     pool = DevicePool(layers, num_slots, model.dtype, model.device)
-    return ModelExecutor(model, probed, pool, backend_by_name(backend, model.device))
+    definition = TransformersModel(model, probed, backend_by_name(backend, model.device))
+    return ModelExecutor(definition, pool)
 
 
 @dataclass

@@ -6,10 +6,11 @@ from typing import Final
 
 import torch
 
-from worker.attention import flashinfer_backend
+from worker.attention import flashinfer_backend, native_backend
 from worker.attention.backend import AttentionBackend
 from worker.attention.cascade_backend import CascadeBackend
 from worker.attention.flashinfer_backend import FlashInferBackend
+from worker.attention.native_backend import NativeBackend
 from worker.attention.torch_backend import TorchBackend
 
 AUTO: Final = "auto"
@@ -28,6 +29,7 @@ def _never(device: torch.device) -> str | None:
 # In order of preference: `auto` takes the first one that there is. The last ones run anywhere.
 _BACKENDS: Final = {
     "flashinfer": _Entry(FlashInferBackend, flashinfer_backend.why_unavailable),
+    "native": _Entry(NativeBackend, native_backend.why_unavailable),
     "cascade": _Entry(CascadeBackend, _never),
     "torch": _Entry(TorchBackend, _never),
 }

@@ -1,40 +1,35 @@
-"""Runs the model over a slot pool: one flat forward pass per step, then one token for each row that samples."""
+"""Runs the model over a slot pool: one forward pass per step, then one token for each row that samples."""
 
-from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from hicache.tiers.device import DevicePool
-from worker.attention.backend import AttentionBackend, AttentionPlan, LayerKV
-from worker.batch import Batch, Int32Array, SampledToken
-from worker.model.forward import handling_attention
-from worker.model.probe import ProbedLayer
+from worker.batch import Batch, SampledToken
 from worker.model.sampling import sample
+
+
+class Forward(Protocol):
+    """Computes steps over one pool."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Write K and V of every token to its out slot; return float32[samples, vocab_size] of the rows that sample."""
+        ...
+
+
+class ForwardModel(Protocol):
+    """A model with its weights, ready to compute over any pool of its layers' shapes."""
+
+    def over(self, pool: DevicePool) -> Forward: ...
 
 
 class ModelExecutor:
     """Implements the engine's Executor port. Owns what the pool holds; the engine decides which slot means what."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        layers: Sequence[ProbedLayer],
-        pool: DevicePool,
-        backend: AttentionBackend,
-        *,
-        min_rows: int = 1,
-    ) -> None:
-        """`min_rows`: fewer rows than this are never computed, see `steady_rows`."""
-        self._model = model
-        self._min_rows = min_rows
-        self._device = model.device
-        self._backend = backend
+    def __init__(self, model: ForwardModel, pool: DevicePool) -> None:
+        self._forward = model.over(pool)
         self.pool = pool
-        self._layers = {
-            id(layer.module): (layer, LayerKV(pool.key(index), pool.value(index))) for index, layer in enumerate(layers)
-        }
 
     def run(self, batch: Batch) -> list[SampledToken]:
         with torch.inference_mode():
@@ -42,58 +37,4 @@ class ModelExecutor:
 
     def logits(self, batch: Batch) -> Tensor:
         """Compute a step; return the logits of the rows that sample, float32[samples, vocab_size]."""
-        with torch.inference_mode():
-            run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots))
-            with handling_attention(run):
-                output = self._model(
-                    input_ids=self._rows(batch.token_ids)[None],
-                    position_ids=self._rows(batch.positions)[None],
-                    use_cache=False,
-                    logits_to_keep=self._rows([row.row for row in batch.samples]),
-                )
-            logits: Tensor = output.logits[0, : len(batch.samples)].float()
-            return logits
-
-    def _rows(self, values: Sequence[int] | Int32Array) -> Tensor:
-        """Return int64[at least min_rows]: the last value again where there are fewer, nothing where there is none."""
-        rows = self._tensor(values)
-        missing = self._min_rows - len(rows)
-        return torch.cat([rows, rows[-1:].expand(missing)]) if len(rows) and missing > 0 else rows
-
-    def _tensor(self, values: object) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self._device)
-
-
-class _ForwardRun:
-    """Answers the attention calls of one forward pass: write the new K and V, then attend over the slots."""
-
-    def __init__(
-        self, layers: Mapping[int, tuple[ProbedLayer, LayerKV]], plan: AttentionPlan, out_slots: Tensor
-    ) -> None:
-        self._layers = layers
-        self._plan = plan
-        self._out_slots = out_slots  # int64[num_tokens]
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        arguments: Mapping[str, object],
-    ) -> Tensor:
-        layer, kv = self._layers[id(module)]
-        num_tokens = len(self._out_slots)
-        kv.keys.index_copy_(0, self._out_slots, self._by_row(key, kv.keys))
-        kv.values.index_copy_(0, self._out_slots, self._by_row(value, kv.values))
-        sinks = arguments["s_aux"] if layer.shape.has_sinks else None
-        assert sinks is None or isinstance(sinks, Tensor)
-        out = self._plan.run(layer.shape, self._by_row(query, kv.keys), kv, sinks).to(query.dtype)
-        # Padding is the last row again.
-        padding = out[-1:].expand(query.shape[2] - num_tokens, -1, -1)
-        return torch.cat([out, padding])[None] if len(padding) else out[None]
-
-    def _by_row(self, states: Tensor, pool: Tensor) -> Tensor:
-        """[1, heads, rows, dim] → the pool's dtype[num_tokens, heads, dim], without the padding."""
-        return states[0].transpose(0, 1)[: len(self._out_slots)].to(pool.dtype)
+        return self._forward.logits(batch)

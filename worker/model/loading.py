@@ -9,23 +9,21 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hicache.tiers.device import DevicePool, LayerShape, bytes_per_token
-from worker.attention.backend import AttentionBackend
 from worker.attention.registry import backend_by_name
 from worker.config import CacheConfig, ModelConfig
 from worker.errors import UnsupportedModelError, WorkerStartError
-from worker.model import families, hardware
+from worker.model import hardware
 from worker.model.bars import reporting_bars
-from worker.model.executor import ModelExecutor
+from worker.model.choosing import forward_model, layer_shapes
+from worker.model.executor import ForwardModel, ModelExecutor
 from worker.model.forward import IMPLEMENTATION, register
 from worker.model.gguf import converted
 from worker.model.info import ModelInfo
-from worker.model.linears import pack_linears, steady_rows
 from worker.model.memory import default_pool_bytes, slots_in
-from worker.model.probe import ProbedLayer, probe, text_config
+from worker.model.probe import probe, text_config
 from worker.model.progress import ProgressReporter
 from worker.model.revision import combine, folder_digest
 from worker.model.rotary import pin_rotary
-from worker.model.self_check import num_check_tokens, self_check
 from worker.model.sources import GgufFile, HuggingFaceFolder, cache_folder, find_model
 from worker.model.text import TokenizerTextStreams
 from worker.model.tokenizer_files import read_tokenizer
@@ -42,14 +40,13 @@ class LoadedModel:
     text: TokenizerTextStreams
     folder: HuggingFaceFolder  # where its weights were read from
     layers: tuple[LayerShape, ...]
-    model: PreTrainedModel
-    probed: tuple[ProbedLayer, ...]
-    backend: AttentionBackend
-    min_rows: int  # that a forward pass has, padded if need be
+    dtype: torch.dtype
+    device: torch.device
+    model: ForwardModel
 
     @property
     def bytes_per_token(self) -> int:
-        return bytes_per_token(self.layers, self.model.dtype)
+        return bytes_per_token(self.layers, self.dtype)
 
     def num_slots(self, cache: CacheConfig) -> int:
         """Return how many slots the pool is to have: as configured, or as many as fit its memory.
@@ -58,16 +55,16 @@ class LoadedModel:
         """
         if cache.num_slots is not None:
             return cache.num_slots
-        pool_bytes = cache.memory_bytes or default_pool_bytes(hardware.available_memory_bytes(self.model.device))
+        pool_bytes = cache.memory_bytes or default_pool_bytes(hardware.available_memory_bytes(self.device))
         return slots_in(pool_bytes, self.bytes_per_token, cache.page_size)
 
     def pool(self, num_slots: int) -> DevicePool:
         """Allocate a pool of `num_slots` slots."""
-        return DevicePool(self.layers, num_slots, self.model.dtype, self.model.device)
+        return DevicePool(self.layers, num_slots, self.dtype, self.device)
 
     def executor(self, pool: DevicePool) -> ModelExecutor:
         """Return what computes on a pool."""
-        return ModelExecutor(self.model, self.probed, pool, self.backend, min_rows=self.min_rows)
+        return ModelExecutor(self.model, pool)
 
 
 def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
@@ -79,24 +76,21 @@ def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     torch.set_num_threads(config.threads or hardware.usable_cores())
     device = _device(config.device)
     dtype = _dtype(config.dtype, device)
-    backend = backend_by_name(config.attention, device)
+    backend_by_name(config.attention, device)  # so that a name nobody knows is refused before anything is read
     source = find_model(config.model)
     folder = converted(source, cache_folder(), progress) if isinstance(source, GgufFile) else source
     model = _read(folder, dtype, device, progress)
-    return prepare(model, folder, backend, progress)
+    return prepare(model, folder, config, progress)
 
 
 def prepare(
-    model: PreTrainedModel, folder: HuggingFaceFolder, backend: AttentionBackend, progress: ProgressReporter
+    model: PreTrainedModel, folder: HuggingFaceFolder, config: ModelConfig, progress: ProgressReporter
 ) -> LoadedModel:
     """Probe and check a model whose weights are in memory."""
     stage = f"Checking {folder.name}"
     progress.report(stage, 0.0)
     context_length = _context_length(model)
     pinned = pin_rotary(model, context_length)
-    tested = model.config.model_type in families.TESTED
-    if tested:
-        pack_linears(model)
     probed = probe(model)
     files = read_tokenizer(folder.path)
     content = folder.digest or folder_digest(folder.path, lambda done: progress.report(stage, done))
@@ -115,15 +109,11 @@ def prepare(
         info=info,
         text=TokenizerTextStreams(Tokenizer.from_str(files.tokenizer_json.decode())),
         folder=folder,
-        layers=tuple(LayerShape(p.shape.kv_heads, p.shape.key_dim, p.shape.value_dim) for p in probed),
-        model=model,
-        probed=probed,
-        backend=backend,
-        min_rows=steady_rows(model),
+        layers=layer_shapes(probed),
+        dtype=model.dtype,
+        device=model.device,
+        model=forward_model(model, probed, config),
     )
-    if not tested:
-        num_tokens = num_check_tokens([p.shape.window for p in probed if p.shape.window is not None])
-        self_check(model, loaded.executor(loaded.pool(2 * num_tokens)), num_tokens)
     progress.report(stage, 1.0)
     return loaded
 

@@ -68,11 +68,12 @@ def variants(machine: str | None = None) -> tuple[Variant, ...]:
 
 def library_path(variant: Variant) -> Path:
     """Where the library for `variant` lies, or would lie, that fits these sources."""
-    return LIBRARIES / f"radixgate-{variant.name}-{sources_digest()}.so"
+    return LIBRARIES / f"radixgate-{variant.name}-{_digest(variant)}.so"
 
 
-def sources_digest() -> str:
-    digest = hashlib.blake2b(digest_size=6)
+def _digest(variant: Variant) -> str:
+    """Of all that a library depends on, but for the compiler."""
+    digest = hashlib.blake2b(" ".join((*_FLAGS, *variant.flags)).encode(), digest_size=6)
     for path in sorted(SOURCES.iterdir()):
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)} ".encode() + content)

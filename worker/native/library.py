@@ -84,19 +84,15 @@ class Kernels:
 
     def plan(self, batch: Batch, ranges: "Ranges") -> Plan:
         """Plan the attention of `batch`, whose sequences share `ranges`."""
+        arrays = [int32(each) for each in (batch.positions, batch.qo_indptr, batch.kv_indptr, batch.kv_indices)]
+        shared = (ranges.indptr, ranges.sequences, ranges.firsts, ranges.ends)
         step = structures.Step(
             batch.num_sequences,
-            batch.positions.ctypes.data,
-            batch.qo_indptr.ctypes.data,
-            batch.kv_indptr.ctypes.data,
-            batch.kv_indices.ctypes.data,
+            *(each.ctypes.data for each in arrays),
             len(ranges.ends),
-            ranges.indptr.ctypes.data,
-            ranges.sequences.ctypes.data,
-            ranges.firsts.ctypes.data,
-            ranges.ends.ctypes.data,
+            *(each.ctypes.data for each in shared),
         )
-        return Plan(self._library.rg_plan_create(byref(step)), self._library.rg_plan_free, (batch, ranges))
+        return Plan(self._library.rg_plan_create(byref(step)), self._library.rg_plan_free, (arrays, ranges))
 
     def attention_space(self) -> Handle:
         """Return the memory that `attend` works in, which grows with its use."""
@@ -147,6 +143,11 @@ class Ranges:
         self.sequences = np.concatenate([*sequences, np.zeros(0, np.int32)], dtype=np.int32)
         self.firsts = np.array(firsts, dtype=np.int32)
         self.ends = np.array(ends, dtype=np.int32)
+
+
+def int32(array: Int32Array) -> Int32Array:
+    """Return the array as native code reads it: itself, as a rule."""
+    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 @cache

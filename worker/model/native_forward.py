@@ -1,0 +1,52 @@
+"""Forward passes in native code: one call for all layers of a step."""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hicache.tiers.device import DevicePool
+from worker.attention.native_backend import native_plan
+from worker.batch import Batch
+from worker.model.plain_decoder import PlainDecoder
+from worker.native import structures
+from worker.native.library import int32
+
+
+@dataclass(frozen=True, slots=True)
+class NativeModel:
+    """A plain decoder that computes in native code. One forward pass at a time, over whichever pool."""
+
+    decoder: PlainDecoder
+
+    def over(self, pool: DevicePool) -> "NativeForward":
+        return NativeForward(self.decoder, pool)
+
+
+class NativeForward:
+    def __init__(self, decoder: PlainDecoder, pool: DevicePool) -> None:
+        self._decoder = decoder
+        self._pool = pool  # its memory is what the pointers mean
+        layers = range(len(pool.layers))
+        pointers = ctypes.c_void_p * len(pool.layers)
+        self._keys = pointers(*(pool.key(layer).data_ptr() for layer in layers))
+        self._values = pointers(*(pool.value(layer).data_ptr() for layer in layers))
+
+    def logits(self, batch: Batch) -> Tensor:
+        native = self._decoder.native
+        token_ids, out_slots = int32(batch.token_ids), int32(batch.out_slots)
+        samples = np.array([row.row for row in batch.samples], dtype=np.int32)
+        logits = torch.empty(len(samples), self._decoder.vocab_size)
+        step = structures.DecoderStep(
+            token_ids.ctypes.data,
+            out_slots.ctypes.data,
+            ctypes.addressof(self._keys),
+            ctypes.addressof(self._values),
+            len(samples),
+            samples.ctypes.data,
+            logits.data_ptr(),
+        )
+        native.run_decoder(self._decoder.decoder, native_plan(native, batch), step, torch.get_num_threads())
+        return logits
