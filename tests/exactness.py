@@ -58,13 +58,17 @@ class Bench:
         self._number = 0
 
     def answers(
-        self, prompt_token_ids: Sequence[Sequence[int]], namespaces: Sequence[Namespace] | None = None
+        self,
+        prompt_token_ids: Sequence[Sequence[int]],
+        namespaces: Sequence[Namespace] | None = None,
+        *,
+        num_new: int = NUM_NEW,
     ) -> list[Answer]:
         requests = []
         for index, token_ids in enumerate(prompt_token_ids):
             self._number += 1
             namespace = namespaces[index] if namespaces else NAMESPACE
-            params = SamplingParams(max_new_tokens=NUM_NEW, temperature=0.0, logprobs=0)
+            params = SamplingParams(max_new_tokens=num_new, temperature=0.0, logprobs=0)
             requests.append(request(self._number, token_ids, namespace=namespace, params=params))
         return run(self.engine, requests)
 
