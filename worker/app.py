@@ -20,7 +20,7 @@ from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.batch import Executor, TextStreamFactory
 from worker.config import CacheConfig, WorkerConfig
 from worker.engine.engine import Engine
-from worker.engine.executors import ThreadExecutor
+from worker.engine.executors import InlineExecutor, ThreadExecutor
 from worker.engine.limits import ModelLimits
 from worker.engine.ports import Load, SequenceOutput
 from worker.engine.thread import EngineThread
@@ -94,7 +94,7 @@ class WorkerApp:
             )
         if self._tiers.store is not None:
             self._metrics.storage(self._tiers.store)
-        self._executor = ThreadExecutor(loaded.executor(pool))
+        self._executor = _starting(loaded.executor(pool), pool.device)
         self._engine = Engine(
             self._cache,
             self._executor,
@@ -174,6 +174,11 @@ class WorkerApp:
     async def _set_health(self, status: int) -> None:
         for service in ("", SERVICE_NAME):
             await self._health.set(service, status)
+
+
+def _starting(executor: Executor, device: torch.device) -> InlineExecutor | ThreadExecutor:
+    """Return what starts forward passes: beside the engine where they leave it a core."""
+    return InlineExecutor(executor) if device.type == "cpu" else ThreadExecutor(executor)
 
 
 def _listen(server: grpc.aio.Server, address: str) -> int:

@@ -59,7 +59,8 @@ class BatchBuilder:
 def _slots(chunk: Chunk) -> Int32Array:
     lease = chunk.sequence.lease
     assert lease is not None, "a sequence without slots is part of a step"
-    return lease.slots[: chunk.end]
+    slots = lease.slots
+    return slots if len(slots) == chunk.end else slots[: chunk.end]
 
 
 def _token_ids(chunks: SequenceOf[Chunk]) -> Int32Array:

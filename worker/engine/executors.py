@@ -10,13 +10,21 @@ from worker.batch import Batch, Executor, PendingStep, SampledToken
 
 
 class InlineExecutor:
-    """Runs each pass where and when its result is asked for: nothing happens beside it."""
+    """Runs each pass where and when its result is asked for: nothing happens beside it, all that can before it.
+
+    The better way where the model computes on the processor itself: beside a pass that has all cores there is nothing
+    to be gained, and each change of threads costs (`benchmarks/step.py`).
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     def start(self, batch: Batch) -> PendingStep:
         return _Postponed(self._executor, batch)
+
+    def close(self) -> bool:
+        """There is nothing to end."""
+        return True
 
 
 class _Postponed:

@@ -110,10 +110,11 @@ class Scheduler:
             was_prefilling = sequence.prefilling
             sequence.num_computed = chunk.end
             # Decoded tokens enter the cache when the sequence stops: nobody can ask for them before.
-            if was_prefilling and sequence.lease is not None:
-                sequence.lease.commit(sequence.key.prefix(chunk.end), now=now)
-            if not sequence.prefilling:
-                self._in_flight.ended(sequence)
+            if was_prefilling:
+                if sequence.lease is not None:
+                    sequence.lease.commit(sequence.key.prefix(chunk.end), now=now)
+                if not sequence.prefilling:
+                    self._in_flight.ended(sequence)
             self._line.served(sequence.request.tenant, computed=chunk.end - chunk.start, cached=0)
 
     def check(self) -> None:
@@ -129,8 +130,10 @@ class Scheduler:
         self._in_flight.check()
 
     def _continue_running(self, draft: _Draft, now: float) -> None:
-        decoding = [sequence for sequence in self._running if sequence.num_missing == 1]
-        catching_up = [sequence for sequence in self._running if sequence.num_missing > 1]
+        decoding: list[Sequence] = []
+        catching_up: list[Sequence] = []
+        for sequence in self._running:
+            (decoding if sequence.num_missing == 1 else catching_up).append(sequence)
         for sequence in (*decoding, *catching_up):
             if draft.budget == 0:
                 return

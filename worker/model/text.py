@@ -22,14 +22,14 @@ class TokenizerTextStreams:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._special = frozenset(
-            token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        # A model's vocabulary may be padded with ids that its tokenizer doesn't know.
+        self._textual = frozenset(tokenizer.get_vocab().values()) - special
 
     def open(self, prompt_token_ids: Int32Array, stop: tuple[str, ...]) -> "TokenizerTextStream":
         tail = [int(token_id) for token_id in prompt_token_ids[-2 * _CONTEXT_TOKENS :]]
-        context = [token_id for token_id in tail if token_id not in self._special][-_CONTEXT_TOKENS:]
-        decoder = IncrementalDecoder(self._tokenizer, self._special, context)
+        context = [token_id for token_id in tail if token_id in self._textual][-_CONTEXT_TOKENS:]
+        decoder = IncrementalDecoder(self._tokenizer, self._textual, context)
         return TokenizerTextStream(decoder, StopMatcher(stop) if stop else None)
 
 
@@ -39,7 +39,8 @@ class TokenizerTextStream:
         self._matcher = matcher
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
-        text = "".join([self._decoder.push(token_id) for token_id in token_ids])
+        push = self._decoder.push
+        text = push(token_ids[0]) if len(token_ids) == 1 else "".join([push(token_id) for token_id in token_ids])
         return TextDelta(text) if self._matcher is None else self._matcher.push(text)
 
     def flush(self) -> str:
@@ -54,21 +55,22 @@ class IncrementalDecoder:
     """Decodes token by token.
 
     Holds the tokens behind the last whole character and a few before them as context; `_sent` is the part of their
-    text that has been returned (or belongs to the prompt). Special tokens give no text and are dropped.
+    text that has been returned (or belongs to the prompt). Special tokens give no text and are dropped, and so are
+    ids without a token: all but `textual`.
 
     `tokenizers.DecodeStream` does the same, but has no flush, holds invalid UTF-8 back without bound, and raises
     where a decoder changes text it has returned (byte fallback does, around invalid bytes); here such text stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: frozenset[int], context: list[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, textual: frozenset[int], context: list[int]) -> None:
         self._tokenizer = tokenizer
-        self._special = special
+        self._textual = textual
         self._context = context
         self._pending: list[int] = []
         self._sent = self._decode(context)
 
     def push(self, token_id: int) -> str:
-        if token_id in self._special or self._tokenizer.id_to_token(token_id) is None:
+        if token_id not in self._textual:
             return ""
         self._pending.append(token_id)
         text = self._decode(self._context + self._pending)
