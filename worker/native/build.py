@@ -10,12 +10,14 @@ name holds a digest of the sources it was made from, so that no other is ever lo
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,42 +85,51 @@ def _digest(variant: Variant) -> str:
 def build_all() -> list[Path]:
     """Compile what is missing and remove what older sources left; return all libraries.
 
-    Raises BuildError if there is no compiler, or if it compiles none of them.
+    Raises BuildError if there is no compiler, if it compiles none of them, or if there is no place for them.
     """
     wanted = {variant: library_path(variant) for variant in variants()}
     missing = [variant for variant, path in wanted.items() if not path.exists()]
     if missing:
         compiler = _compiler()
-        LIBRARIES.mkdir(exist_ok=True)
+        try:
+            LIBRARIES.mkdir(exist_ok=True)
+        except OSError as error:
+            raise BuildError(f"no place for libraries: {error}") from error
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             failures = list(pool.map(lambda variant: _compile(compiler, variant, wanted[variant]), missing))
         if not any(path.exists() for path in wanted.values()):
             raise BuildError("; ".join(failure for failure in failures if failure))
-    for path in LIBRARIES.glob("*.so"):
-        if path not in wanted.values():
-            path.unlink()
+    _remove_all_but(wanted.values())
     return [path for path in wanted.values() if path.exists()]
 
 
+def _remove_all_but(wanted: Collection[Path]) -> None:
+    """What cannot be removed, or somebody else removes, does no harm: it is never loaded."""
+    for path in LIBRARIES.glob("*.so"):
+        if path not in wanted:
+            with suppress(OSError):
+                path.unlink()
+
+
 def _compiler() -> Sequence[str]:
-    for name in filter(None, (os.environ.get("CXX"), *_COMPILERS)):
-        found = shutil.which(name)
+    for words in (shlex.split(os.environ.get("CXX", "")), *([name] for name in _COMPILERS)):
+        found = shutil.which(words[0]) if words else None
         if found:
-            return (found,)
+            return (found, *words[1:])
     raise BuildError(f"no C++ compiler found: none of {', '.join(_COMPILERS)} is on the PATH, and CXX names none")
 
 
 def _compile(compiler: Sequence[str], variant: Variant, target: Path) -> str | None:
     """Return what went wrong, if anything did. The library appears at once and whole."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [*compiler, *_FLAGS, *variant.flags, "-o", str(made), str(SOURCES / "api.cpp")]
-        try:
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            command = [*compiler, *_FLAGS, *variant.flags, "-o", str(made), str(SOURCES / "api.cpp")]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
-        except (subprocess.SubprocessError, OSError) as error:
-            output = getattr(error, "stderr", None) or str(error)
-            return f"{variant.name}: {str(output).strip()[-2000:]}"
-        made.replace(target)
+            made.replace(target)
+    except (subprocess.SubprocessError, OSError) as error:
+        output = getattr(error, "stderr", None) or str(error)
+        return f"{variant.name}: {str(output).strip()[-2000:]}"
     return None
 
 

@@ -64,14 +64,17 @@ class Kernels:
     def __init__(self, path: Path, variant: Variant) -> None:
         """Raises OSError for what is no library, NativeError for one that speaks another language."""
         self.variant = variant
-        library = ctypes.CDLL(str(path))
-        if library.rg_abi_version() != ABI_VERSION:
+        self._library = library = ctypes.CDLL(str(path))
+        try:
+            same = library.rg_abi_version() == ABI_VERSION
+            for name, result, arguments in _SIGNATURES:
+                function = getattr(library, name)
+                function.restype = result
+                function.argtypes = arguments
+        except AttributeError:  # a function that isn't there
+            same = False
+        if not same:
             raise NativeError(f"{path.name} has another interface than this package")
-        for name, result, arguments in _SIGNATURES:
-            function = getattr(library, name)
-            function.restype = result
-            function.argtypes = arguments
-        self._library = library
         self.panel: int = library.rg_panel()
 
     def has_format(self, number: NumberFormat) -> bool:
@@ -153,22 +156,20 @@ def int32(array: Int32Array) -> Int32Array:
 @cache
 def kernels() -> Kernels | None:
     """Return the best kernels that this processor can run, or None where none were compiled for it."""
+    return next((found for variant in runnable_variants() if (found := load(variant)) is not None), None)
+
+
+def runnable_variants() -> tuple[Variant, ...]:
+    """Return the kinds of processor that this one is, compiled for or not, the best first."""
     features = _processor_features()
-    for variant in variants():
-        if variant.needs <= features:
-            found = load(variant)
-            if found is not None:
-                return found
-    return None
+    return tuple(variant for variant in variants() if variant.needs <= features)
 
 
 def load(variant: Variant) -> Kernels | None:
     """Return the kernels for `variant`, or None if they were not compiled or cannot be loaded."""
     path = library_path(variant)
-    if not path.exists():
-        return None
     try:
-        return Kernels(path, variant)
+        return Kernels(path, variant) if path.exists() else None
     except (OSError, NativeError):
         return None
 
@@ -181,7 +182,20 @@ def why_no_kernels() -> str | None:
         return f"there are none for {platform.machine()}"
     if not any(library_path(variant).exists() for variant in variants()):
         return "they were not compiled: install a C++ compiler, then run python -m worker.native.build"
+    failures = [reason for variant in runnable_variants() if (reason := _why_not_loaded(variant)) is not None]
+    if failures:
+        return f"they cannot be loaded: {'; '.join(failures)}"
     return "none of those compiled runs on this processor"
+
+
+def _why_not_loaded(variant: Variant) -> str | None:
+    path = library_path(variant)
+    try:
+        if path.exists():
+            Kernels(path, variant)
+    except (OSError, NativeError) as error:
+        return str(error)
+    return None
 
 
 def _processor_features() -> frozenset[str]:

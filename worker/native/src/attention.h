@@ -233,12 +233,7 @@ class ItemAttention {
             for_tiles([&](int row, int rows) {
                 multiply_rows<Number>(
                     rows, scratch_.query.data() + (long)state_of(row) * steps, steps,
-                    key_panels(head_) + (long)panel * steps * kPanel, steps,
-                    [&](int i, const Columns& columns) {
-                        float* place = scores(row + i) + panel * kPanel;
-                        store(place, columns.low);
-                        store(place + kLanes, columns.high);
-                    }
+                    key_panels(head_) + (long)panel * steps * kPanel, steps, scores(row) + panel * kPanel, kBlock
                 );
             });
         }

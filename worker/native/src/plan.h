@@ -19,7 +19,7 @@ namespace rg {
 
 constexpr int kBlock = 128;     // positions
 constexpr int kSpanBlocks = 8;  // blocks
-constexpr int kItemRows = 48;   // rows of a product, over the query heads that share keys
+constexpr int kItemRows = 96;   // rows of a product, over the query heads that share keys
 
 // Rows that attend to the blocks [first_block, end_block) of what `sequence` has.
 struct Item {

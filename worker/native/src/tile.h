@@ -30,24 +30,27 @@ inline void multiply(const uint32_t* rows, long stride, const uint32_t* panel, i
 
 template <class Number, int M = kTileRows>
 inline void multiply_exactly(
-    int num_rows, const uint32_t* rows, long stride, const uint32_t* panel, int steps, Columns* results
+    int num_rows, const uint32_t* rows, long stride, const uint32_t* panel, int steps, float* out, long out_stride
 ) {
     if constexpr (M > 0) {
         if (num_rows != M)
-            return multiply_exactly<Number, M - 1>(num_rows, rows, stride, panel, steps, results);
+            return multiply_exactly<Number, M - 1>(num_rows, rows, stride, panel, steps, out, out_stride);
         Columns sums[M] = {};
         multiply<Number, M>(rows, stride, panel, steps, sums);
 #pragma GCC unroll 16
-        for (int row = 0; row < M; row++) results[row] = sums[row];
+        for (int row = 0; row < M; row++) {
+            store(out + row * out_stride, sums[row].low);
+            store(out + row * out_stride + kLanes, sums[row].high);
+        }
     }
 }
 
-// Computes `num_rows` <= kTileRows rows. Not inlined: there is a loop for each number of rows in it.
+// Computes `num_rows` <= kTileRows rows of kPanel columns. Not inlined: there is a loop for each number of rows in it.
 template <class Number>
 __attribute__((noinline)) void multiply_rows(
-    int num_rows, const uint32_t* rows, long stride, const uint32_t* panel, int steps, Columns (&results)[kTileRows]
+    int num_rows, const uint32_t* rows, long stride, const uint32_t* panel, int steps, float* out, long out_stride
 ) {
-    multiply_exactly<Number>(num_rows, rows, stride, panel, steps, results);
+    multiply_exactly<Number>(num_rows, rows, stride, panel, steps, out, out_stride);
 }
 
 // The same, handing each row to use(row, columns).
@@ -55,9 +58,10 @@ template <class Number, class Use>
 inline void multiply_rows(
     int num_rows, const uint32_t* rows, long stride, const uint32_t* panel, int steps, const Use& use
 ) {
-    Columns results[kTileRows];
-    multiply_rows<Number>(num_rows, rows, stride, panel, steps, results);
-    for (int row = 0; row < num_rows; row++) use(row, results[row]);
+    float results[kTileRows * kPanel];
+    multiply_rows<Number>(num_rows, rows, stride, panel, steps, results, kPanel);
+    for (int row = 0; row < num_rows; row++)
+        use(row, Columns{load(results + row * kPanel), load(results + row * kPanel + kLanes)});
 }
 
 }  // namespace rg
