@@ -1,6 +1,7 @@
 """The composition root of a worker process: the only module that knows all of its concrete classes."""
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -216,6 +217,10 @@ def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Calla
         if reason := why_not_free(listen):
             raise OSError(f"cannot listen on {listen}: {reason}")
     loaded = load_model(config.model, progress)
+    # What is here now stays until the end: a full collection that looks at all of it stops every stream for as long as
+    # ten steps take.
+    gc.collect()
+    gc.freeze()
     asyncio.run(_serve(WorkerApp(config, loaded), on_ready))
 
 

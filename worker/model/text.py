@@ -25,11 +25,14 @@ class TokenizerTextStreams:
         special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         # A model's vocabulary may be padded with ids that its tokenizer doesn't know.
         self._textual = frozenset(tokenizer.get_vocab().values()) - special
+        self._alone: dict[
+            int, str
+        ] = {}  # text of tokens by themselves, as far as it was needed; of the vocabulary's size
 
     def open(self, prompt_token_ids: Int32Array, stop: tuple[str, ...]) -> "TokenizerTextStream":
         tail = [int(token_id) for token_id in prompt_token_ids[-2 * _CONTEXT_TOKENS :]]
         context = [token_id for token_id in tail if token_id in self._textual][-_CONTEXT_TOKENS:]
-        decoder = IncrementalDecoder(self._tokenizer, self._textual, context)
+        decoder = IncrementalDecoder(self._tokenizer, self._textual, self._alone, context)
         return TokenizerTextStream(decoder, StopMatcher(stop) if stop else None)
 
 
@@ -62,9 +65,13 @@ class IncrementalDecoder:
     where a decoder changes text it has returned (byte fallback does, around invalid bytes); here such text stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, textual: frozenset[int], context: list[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, textual: frozenset[int], alone: dict[int, str], context: list[int]
+    ) -> None:
+        """`alone` remembers, for all decoders of one tokenizer, the text of tokens by themselves."""
         self._tokenizer = tokenizer
         self._textual = textual
+        self._alone = alone
         self._context = context
         self._pending: list[int] = []
         self._sent = self._decode(context)
@@ -89,7 +96,7 @@ class IncrementalDecoder:
         new = self._behind_sent(text).removesuffix(held)
         if self._pending:
             self._context, self._pending = self._pending, []
-            text = self._decode(self._context)
+            text = self._decode_context()
         self._sent = text.removesuffix(held)
         return new
 
@@ -101,6 +108,16 @@ class IncrementalDecoder:
         if text.startswith(begun):
             return text[len(begun) :]
         return self._decode(self._pending)
+
+    def _decode_context(self) -> str:
+        """Most often that is one token, which then was decoded before: text is made of few different ones."""
+        if len(self._context) != 1:
+            return self._decode(self._context)
+        (token_id,) = self._context
+        text = self._alone.get(token_id)
+        if text is None:
+            text = self._alone[token_id] = self._decode(self._context)
+        return text
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
