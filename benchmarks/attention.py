@@ -111,7 +111,7 @@ def measure(
 ) -> dict[str, float]:
     """Return milliseconds by backend."""
     slots = np.random.default_rng(0).permutation(case.num_slots) if scattered else np.arange(case.num_slots)
-    batch = _batch(case, slots.astype(np.int32))
+    batch = batch_of(case, slots.astype(np.int32))
     layers = _layers(case.num_slots, dtype)
     query = torch.randn(batch.num_tokens, SHAPE.query_heads, SHAPE.key_dim).to(dtype)
     steps = {name: _step(backend_by_name(name, CPU), batch, query, layers) for name in backends}
@@ -152,7 +152,7 @@ def _layers(num_slots: int, dtype: torch.dtype) -> list[LayerKV]:
     return held
 
 
-def _batch(case: Case, slots: Int32Array) -> Batch:
+def batch_of(case: Case, slots: Int32Array) -> Batch:
     prefixes = slots[: case.prefixes * case.shared].reshape(case.prefixes, case.shared)
     owns = slots[case.prefixes * case.shared :].reshape(case.sequences, case.own)
     paths = [
