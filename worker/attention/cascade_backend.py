@@ -7,7 +7,7 @@ their log-sum-exp, which is exact: no answer depends on who else is there, beyon
 As in the reference everything is computed in float32 and rounded once. The last row of a chunk, which may sample, has
 a tail of its own, computed in the same way whether the rows before it came with it or from the cache. In a shared range
 it stands among the rows of others: how many they are decides the order in which a product adds up. That moves a
-result by some 1e-7 of its size, and so in bfloat16 changes the rounding of about one number in ten thousand.
+result by some 1e-6 of the largest, and in bfloat16 changes the last place of about one number in three thousand.
 
 Rows are put in the order of the tree first, so that those below a range lie side by side.
 """
