@@ -43,7 +43,7 @@ def inverse_cdf(weights: Tensor, drawn: Tensor) -> Tensor:
     `drawn`, float64[rows, 1], lies in [0, 1). An entry without weight is never the place, unless none has any.
     """
     blocks = _in_blocks(weights, 0.0)
-    reached = blocks.double().sum(dim=-1).cumsum(dim=-1)  # float64[rows, blocks]
+    reached = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # float64[rows, blocks]
     target = drawn * reached[:, -1:]
     block = place(reached, target)
     before = torch.where(block > 0, reached.gather(1, (block - 1).clamp(min=0)), 0.0)

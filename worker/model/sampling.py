@@ -72,8 +72,9 @@ def _greedy(logits: Tensor, _rows: Sequence[SampleRow]) -> Tensor:
 
 
 def _unfiltered(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-    probabilities = torch.softmax(_heated(logits, rows), dim=-1)
-    return blocks.inverse_cdf(probabilities, _drawn(rows, probabilities))
+    # In place, and not normalised: memory that is asked for anew costs more than what is computed in it.
+    weights = _heated(logits, rows).exp_()
+    return blocks.inverse_cdf(weights, _drawn(rows, weights))
 
 
 def _filtered(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
