@@ -23,15 +23,16 @@ def row(params: SamplingParams, position: int = 0, **fields: object) -> SampleRo
 
 
 def penalised(logits: Float64Array, wanted: SampleRow) -> Float64Array:
-    params, changed = wanted.params, logits.astype(np.float64)
+    """In float32, as logits are: two that rounding makes equal are ordered by id, and were not before."""
+    params, changed = wanted.params, logits.astype(np.float32)
     for token in set(wanted.prompt_token_ids.tolist()) | set(wanted.output_token_ids):
-        factor = params.repetition_penalty
+        factor = np.float32(params.repetition_penalty)
         changed[token] = changed[token] / factor if changed[token] > 0 else changed[token] * factor
     for token in set(wanted.output_token_ids):
         count = list(wanted.output_token_ids).count(token)
-        changed[token] -= params.presence_penalty + params.frequency_penalty * count
+        changed[token] -= np.float32(params.presence_penalty + params.frequency_penalty * count)
     changed[list(wanted.banned_token_ids)] = -np.inf
-    return changed
+    return changed.astype(np.float64)
 
 
 def distribution(logits: Float64Array, params: SamplingParams) -> tuple[NDArray[np.intp], Float64Array]:
