@@ -1,6 +1,7 @@
 """The `radixgate` command itself: finds the subcommand that was asked for and loads only that one."""
 
 import importlib
+import os
 from typing import Any
 
 import click
@@ -17,6 +18,10 @@ _COMMANDS = {
     "chat": "Chat with a model.",
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }
+
+# What libraries read of the environment when they are loaded, unless it is set already. Between two steps a worker's
+# compute threads sleep: spinning, they would take a core from the gateway and from what the worker does beside a step.
+_ENVIRONMENT = {"worker": {"OMP_WAIT_POLICY": "passive"}}
 
 # Which extra brings a module that a subcommand could not import.
 _EXTRAS = {
@@ -37,6 +42,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        for variable, value in _ENVIRONMENT.get(cmd_name, {}).items():
+            os.environ.setdefault(variable, value)
         try:
             module = importlib.import_module(f"cli.{cmd_name}")
         except ModuleNotFoundError as error:

@@ -116,6 +116,9 @@ class ItemAttention {
         return (first_head_ + state / rows_) * shape_.group() + state % rows_ % shape_.group();
     }
 
+    // Rows of one item may end in different spans.
+    bool has(int i, int span) const { return span < plan_.num_spans(row_of(i % rows_)); }
+
     SpanState* state(int i, int span) const {
         const long index = (plan_.first_span(row_of(i % rows_)) + span) * shape_.query_heads + query_head(i);
         return reinterpret_cast<SpanState*>(states_ + index * state_words_);
@@ -134,7 +137,7 @@ class ItemAttention {
     void begin(int span, bool goes_on) {
         for (int i = 0; i < all_rows(); i++) {
             float* values = scratch_.values.data() + i * value_words_;
-            if (goes_on) {
+            if (goes_on && has(i, span)) {
                 const SpanState* earlier = state(i, span);
                 scratch_.maxima.data()[i] = earlier->maximum;
                 scratch_.sums.data()[i] = earlier->sum;
@@ -149,6 +152,7 @@ class ItemAttention {
 
     void end(int span) {
         for (int i = 0; i < all_rows(); i++) {
+            if (!has(i, span)) continue;
             SpanState* found = state(i, span);
             found->maximum = scratch_.maxima.data()[i];
             found->sum = scratch_.sums.data()[i];
