@@ -5,6 +5,8 @@ into chunks, how much of it was cached, who else is in the batch and whether a p
 sequences at once, the result has the same bits.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -76,6 +78,9 @@ class NativePlan:
         self._space = space
 
     def run(self, shape: AttentionShape, query: Tensor, kv: LayerKV, sinks: Tensor | None) -> Tensor:
+        reason = why_unsuited(self._native, query.dtype, (shape,))
+        if reason is not None:
+            raise ValueError(reason)
         number = number_format(self._native, query.dtype)
         query = query.contiguous()
         out = query.new_empty(query.shape[0], shape.query_heads, shape.value_dim)
@@ -85,9 +90,19 @@ class NativePlan:
         return out
 
 
-def number_format(native: Kernels, dtype: torch.dtype) -> NumberFormat:
-    """Raises ValueError for a dtype that these kernels don't compute in."""
+def why_unsuited(native: Kernels, dtype: torch.dtype, shapes: Iterable[AttentionShape]) -> str | None:
+    """Return why layers of these shapes cannot attend by these kernels, or None if they can."""
     number = _NUMBER_FORMATS.get(dtype)
     if number is None or not native.has_format(number):
-        raise ValueError(f"native kernels for {native.variant.name} don't compute in {dtype}")
-    return number
+        return f"native kernels for {native.variant.name} don't compute in {dtype}"
+    if number is NumberFormat.BFLOAT16 and any(shape.key_dim % 2 for shape in shapes):
+        return "native kernels multiply pairs of bfloat16, and there are keys of an odd dimension"
+    return None
+
+
+def number_format(native: Kernels, dtype: torch.dtype) -> NumberFormat:
+    """Raises ValueError for a dtype that these kernels don't compute in."""
+    reason = why_unsuited(native, dtype, ())
+    if reason is not None:
+        raise ValueError(reason)
+    return _NUMBER_FORMATS[dtype]

@@ -5,7 +5,9 @@ import torch
 from transformers import PreTrainedModel
 
 from hicache.tiers.device import DevicePool, LayerShape
-from worker.attention.registry import AUTO, backend_by_name
+from worker.attention.backend import AttentionBackend
+from worker.attention.native_backend import why_unsuited
+from worker.attention.registry import AUTO, available_backends, backend_by_name
 from worker.config import ModelConfig
 from worker.errors import UnsupportedModelError
 from worker.model import families
@@ -56,11 +58,26 @@ def _transformers(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], confi
     tested = model.config.model_type in families.TESTED
     if tested:
         pack_linears(model)
-    backend = backend_by_name(config.attention, model.device)
+    backend = _backend(model, probed, config)
     definition = TransformersModel(model, probed, backend, steady_rows(model))
     if not tested:
         _check(model, probed, definition)
     return definition
+
+
+def _backend(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], config: ModelConfig) -> AttentionBackend:
+    """The one that is configured; for `auto` the best of those that can compute these layers."""
+    available = available_backends(model.device)
+    name = available[0] if config.attention == AUTO else config.attention
+    native = kernels()
+    if name == "native" and native is not None:
+        reason = why_unsuited(native, model.dtype, [layer.shape for layer in probed])
+        if reason is not None and config.attention != AUTO:
+            raise UnsupportedModelError(f"worker.model.attention: {reason}")
+        if reason is not None:
+            name = available[1]
+            _log.info("attention runs in torch", backend=name, reason=reason)
+    return backend_by_name(name, model.device)
 
 
 def _check(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], computed: ForwardModel) -> None:
