@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from hicache.copies.transfer import LayerGate
 from hicache.errors import LeaseError
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
 from hicache.radix.audit import Holding, audit
@@ -374,6 +375,19 @@ class Lease:
     def loading(self) -> bool:
         """Whether a load back is under way. Until it ends, nothing may be reserved or committed."""
         return False
+
+    @property
+    def gate(self) -> LayerGate | None:
+        """Where a forward pass can follow the load back that is under way; None: it has to wait until that ends."""
+        return None
+
+    def follow(self) -> None:
+        """Count what is being loaded as if it were there, for a forward pass that waits at `gate`.
+
+        Slots can be reserved behind it. Nothing can be committed before `loading` ends; if `num_tokens` is smaller
+        then, the load failed, and what was computed behind it is worth nothing.
+        """
+        raise LeaseError("there is no gate to follow a load through")
 
     def load_back(self, *, now: float) -> bool:
         """Begin to load what lower tiers have behind the hit, as far as it is worth it and there are slots.

@@ -12,11 +12,13 @@ while `pending`, now and then when there are none.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hicache.audit_tiers import audit_host
 from hicache.backing import Backing, BackingRules
 from hicache.cache import Hit, Lease, Prefetch, PrefixCache
 from hicache.copies.cost import LoadCostModel
-from hicache.copies.transfer import Transfer
+from hicache.copies.transfer import LayerGate, Transfer
 from hicache.errors import LeaseError
 from hicache.events import EventLog, Snapshot
 from hicache.fetches import Fetch
@@ -275,13 +277,14 @@ class TieredCache(PrefixCache):
 class TieredLease(Lease):
     """A lease that can load back what the host has behind its hit.
 
-        slots    [ matched | loading ...      )      while `loading`: nothing may be reserved or committed
-        owner      tree      private
+        slots    [ matched | loading ...      | reserved behind it )
+        owner      tree      private            private
 
+    While `loading` nothing may be committed, and nothing be reserved but by who follows the load through its gate.
     Whatever becomes of the load, `loading` ends, and then `num_tokens` says what there is.
     """
 
-    __slots__ = ("_fetch", "_key", "_load", "_loaded_tokens", "_on_host", "_tiers")
+    __slots__ = ("_fetch", "_follows", "_key", "_load", "_loaded_tokens", "_on_host", "_tiers")
 
     def __init__(
         self,
@@ -302,6 +305,7 @@ class TieredLease(Lease):
         self._on_host = on_host
         self._load: LoadBack | None = None
         self._loaded_tokens = 0
+        self._follows = False
         if on_host is not None:
             on_host.host_ref_counter += 1
             cache._tree.queues.replace(on_host)
@@ -319,6 +323,19 @@ class TieredLease(Lease):
     @property
     def loading(self) -> bool:
         return self._load is not None
+
+    @property
+    def gate(self) -> LayerGate | None:
+        return None if self._load is None else self._load.ticket.gate
+
+    def follow(self) -> None:
+        if self.gate is None:
+            return super().follow()
+        assert self._load is not None
+        assert not self._follows
+        self._follows = True
+        self._num_tokens += len(self._load.device_slots)
+        return None
 
     def load_back(self, *, now: float) -> bool:
         cache = self._tiers
@@ -352,20 +369,21 @@ class TieredLease(Lease):
         num_tokens = len(self._load.device_slots)
         self._load = None
         self._loaded_tokens = num_tokens
-        self._num_tokens += num_tokens
-        self.commit(self._key.prefix(self._num_tokens), now=now)
+        if not self._follows:
+            self._num_tokens += num_tokens
+        self._follows = False
+        self.commit(self._key.prefix(self._hit_tokens + num_tokens), now=now)
 
     def not_loaded(self) -> None:
         """The content did not come; the slots are the copy's, which may still write to them."""
-        self._load = None
-        self._capacity = self._num_tokens
+        self._give_up_load()
 
     def release(self) -> None:
         if self._cache is None:
             return
         if self._load is not None:
-            load, self._load = self._load, None
-            self._capacity = self._num_tokens
+            load = self._load
+            self._give_up_load()
             self._tiers._flights.abandon(load)
         self._let_go_of_host()
         node, expelled = self._node, self._expelled
@@ -374,13 +392,24 @@ class TieredLease(Lease):
             self._tiers._lease_ended(node)
 
     def reserve(self, num_tokens: int, *, now: float) -> bool:
-        self._assert_ready()
+        if not self._follows:
+            self._assert_ready()
         self._let_go_of_host()  # what is computed now is not loaded any more
         return super().reserve(num_tokens, now=now)
 
     def commit(self, key: PrefixKey, *, now: float) -> None:
         self._assert_ready()
         super().commit(key, now=now)
+
+    def _give_up_load(self) -> None:
+        """The slots of the load are not this lease's any more; what was reserved behind them moves up."""
+        assert self._load is not None
+        first, end = self._hit_tokens, self._hit_tokens + len(self._load.device_slots)
+        # A new array: views that were handed out keep seeing what they saw.
+        self._slot_ids = np.concatenate((self._slot_ids[:first], self._slot_ids[end : self._capacity]))
+        self._num_tokens, self._capacity = first, len(self._slot_ids)
+        self._load = None
+        self._follows = False
 
     def _assert_ready(self) -> None:
         self._owner()

@@ -53,6 +53,14 @@ class SampleRow:
     banned_token_ids: tuple[int, ...] = ()  # may not be sampled now (end tokens before min_new_tokens)
 
 
+class LayerGate(Protocol):
+    """Holds back a forward pass that follows a load under way, layer by layer."""
+
+    def wait(self, layer: int) -> None:
+        """To be called on the thread that computes, before `layer` reads slots. Layers count as the pool's do."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One step's forward pass: the chunks of all its sequences flattened to one row, in CSR form.
@@ -69,6 +77,7 @@ class Batch:
     kv_indptr: Int32Array  # int32[num_sequences + 1]
     kv_indices: Int32Array  # int32[kv_indptr[-1]], slot ids
     samples: tuple[SampleRow, ...]  # rows that sample, in order of sequence
+    gates: tuple[LayerGate, ...] = ()  # of loads under way that some sequence reads
 
     @property
     def num_tokens(self) -> int:

@@ -126,6 +126,7 @@ class Chances:
     ends: float = 0.5
     fails: float = 0.1
     stalls: float = 0.1
+    gates: float = 0.0  # of loads: one is opened when it begins, and who waits there finds all of its content
     longest_stall: int = 30  # rounds in which a stalled copy, once begun, does not end
 
 
@@ -149,6 +150,7 @@ class SeededTransfer:
         self._chances = chances or Chances()
         self._on_done = on_done
         self._waiting: list[Ticket] = []
+        self._moved: set[Ticket] = set()  # under way with all of their content moved
         self._under_way: dict[Ticket, int] = {}  # rounds to go before it may end
         self._closed = False
 
@@ -199,6 +201,8 @@ class SeededTransfer:
         if ticket.begin() and _move(ticket, self._copy_content, _first_half(ticket.copy)):
             stalls = self._occurs(self._chances.stalls)
             self._under_way[ticket] = self._random.randint(1, self._chances.longest_stall) if stalls else 0
+            if ticket.copy.direction is Direction.LOAD and self._chances.gates and self._occurs(self._chances.gates):
+                ticket.open(_SeededGate(self._move_rest, ticket))
         else:
             self._on_done()
 
@@ -213,11 +217,28 @@ class SeededTransfer:
                 if self._occurs(self._chances.fails):
                     ticket.fail("a copy failed, as some do")
                 else:
-                    _finish(ticket, self._copy_content, _second_half(ticket.copy))
+                    self._move_rest(ticket)
+                    if ticket.pending:
+                        ticket.finish(0.0)
+                self._moved.discard(ticket)
                 self._on_done()
+
+    def _move_rest(self, ticket: Ticket) -> None:
+        if ticket.pending and ticket not in self._moved:
+            self._moved.add(ticket)
+            _move(ticket, self._copy_content, _second_half(ticket.copy))
 
     def _occurs(self, chance: float) -> bool:
         return self._random.random() < chance
+
+
+class _SeededGate:
+    def __init__(self, arrive: Callable[[Ticket], None], ticket: Ticket) -> None:
+        self._arrive = arrive
+        self._ticket = ticket
+
+    def wait(self, layer: int) -> None:
+        self._arrive(self._ticket)
 
 
 def _finish(ticket: Ticket, copy_content: CopyContent, copy: Copy) -> None:

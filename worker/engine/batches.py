@@ -45,6 +45,7 @@ class BatchBuilder:
             kv_indptr=kv_indptr,
             kv_indices=kv_indices,
             samples=_samples(chunks, qo_indptr),
+            gates=tuple([gate for chunk in chunks if (gate := chunk.sequence.gate) is not None]),
         )
 
     def _pack(self, chunks: SequenceOf[Chunk], num_slots: int) -> Int32Array:

@@ -10,7 +10,7 @@ sampled is taken in. Driven by one owner, which passes the time in; `EngineThrea
 `step` does the three in the order begin, complete, take_outputs: the same answers, with the news of step n at its end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hicache.cache import PrefixCache
@@ -168,9 +168,7 @@ class Engine:
             self._end(sequence, Failure(FailureCode.DEADLINE_EXCEEDED, "the deadline has passed"))
         self._cache.tick(now)
         step = self._scheduler.schedule(now)
-        for sequence in step.admitted:
-            assert sequence.admission is not None
-            self._telling.admitted(sequence, sequence.admission, now)
+        self._tell_admitted(step.admitted, now)
         for sequence in step.paused:
             self._observer.paused(sequence.request.tenant, sequence.request.adapter)
         self.last_step_tokens = step.num_tokens
@@ -250,11 +248,18 @@ class Engine:
             for chunk in step.chunks:
                 self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"))
             return
-        if self.last_step_tokens >= _PREFILL_TOKENS:
+        follows_loads = any(chunk.sequence.follows_load for chunk in step.chunks)
+        # A pass that waited for copies says nothing of how fast prompts are computed.
+        if self.last_step_tokens >= _PREFILL_TOKENS and not follows_loads:
             self._cache.observe_prefill(self.last_step_tokens, duration_s, now=now)
         sampling = step.sampling
-        self._scheduler.commit(step, now)
+        if follows_loads:
+            self._cache.tick(now)  # a load that the pass has followed is over, if it went well
+        committed = self._scheduler.commit(step, now)
+        self._tell_admitted(committed.admitted, now)
         for sequence, token in zip(sampling, sampled, strict=True):
+            if sequence in committed.void:
+                continue
             if self._doomed and sequence.request.sequence_id in self._doomed:
                 continue
             if 0 <= token.token_id < self._limits.vocab_size:
@@ -264,6 +269,11 @@ class Engine:
                 outside = IndexError(f"token id {token.token_id} is outside of the vocabulary")
                 report("sampling failed", outside, request_id=sequence.request.request_id)
                 self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"))
+
+    def _tell_admitted(self, sequences: Iterable[Sequence], now: float) -> None:
+        for sequence in sequences:
+            assert sequence.admission is not None
+            self._telling.admitted(sequence, sequence.admission, now)
 
     def _take(self, sequence: Sequence, token: SampledToken) -> None:
         """Take in one sampled token, and let the sequence go if it was the last."""

@@ -44,6 +44,8 @@ class FakeExecutor:
         self._histories: Digests = self.contents["history"]
 
     def run(self, batch: Batch) -> list[SampledToken]:
+        for gate in batch.gates:
+            gate.wait(0)
         self._check_shape(batch)
         last_histories = [self._compute(batch, index) for index in range(batch.num_sequences)]
         ends = {int(end) - 1: index for index, end in enumerate(batch.qo_indptr[1:])}

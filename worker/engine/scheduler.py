@@ -14,7 +14,7 @@ from worker.engine.inflight import InFlightPrefixes
 from worker.engine.ports import Admission
 from worker.engine.sequence import Sequence
 from worker.engine.slots import SlotBudget
-from worker.engine.step import Chunk, Step
+from worker.engine.step import Chunk, Committed, Step
 from worker.engine.waiting import WaitingLine
 
 _PRECEDENCE = attrgetter("precedence")
@@ -103,10 +103,20 @@ class Scheduler:
         self._start_waiting(draft, now)
         return draft.step()
 
-    def commit(self, step: Step, now: float) -> None:
-        """The forward pass of `step` was made: its tokens are computed; what they finish of a prefix is shared."""
+    def commit(self, step: Step, now: float) -> Committed:
+        """The forward pass of `step` was made: its tokens are computed; what they finish of a prefix is shared.
+
+        Not those that were computed behind a load which has not ended well by now: they are computed again.
+        """
+        draft = _Draft(0)
+        void = []
         for chunk in step.chunks:
             sequence = chunk.sequence
+            if sequence.follows_load and not (
+                self._settle_load(sequence, draft) and sequence.num_computed == chunk.start
+            ):
+                void.append(sequence)
+                continue
             was_prefilling = sequence.prefilling
             sequence.num_computed = chunk.end
             # Decoded tokens enter the cache when the sequence stops: nobody can ask for them before.
@@ -116,6 +126,7 @@ class Scheduler:
                 if not sequence.prefilling:
                     self._in_flight.ended(sequence)
             self._line.served(sequence.request.tenant, computed=chunk.end - chunk.start, cached=0)
+        return Committed(tuple(draft.admitted), tuple(void))
 
     def check(self) -> None:
         """Verify the invariants; raises AssertionError."""
@@ -149,11 +160,28 @@ class Scheduler:
         """Whether a running sequence can compute. One whose load back has ended begins with what that brought."""
         lease = sequence.lease
         assert lease is not None
+        if sequence.follows_load:
+            self._settle_load(sequence, draft)  # if it has not ended, the pass waits at the gate again
+            return True
         if lease.loading:
-            return False
+            if lease.gate is None:
+                return False
+            sequence.follow_load()
+            return True
         if sequence.awaits_load:
             sequence.start(lease)
             self._admit(sequence, draft)
+        return True
+
+    def _settle_load(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Whether the load that a sequence follows has ended. If it failed, the sequence goes on without."""
+        lease = sequence.lease
+        assert lease is not None
+        if lease.loading:
+            return False
+        sequence.follows_load = False
+        sequence.num_computed = min(sequence.num_computed, lease.num_tokens)
+        self._admit(sequence, draft)
         return True
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> None:
@@ -193,9 +221,10 @@ class Scheduler:
         self._line.push(sequence)
 
     def _release(self, sequence: Sequence, now: float) -> None:
-        num_computed = sequence.num_computed
-        lease = sequence.stop()
+        lease = sequence.lease
         assert lease is not None
+        num_computed = min(sequence.num_computed, lease.num_tokens)  # less if a load failed that it followed
+        sequence.stop()
         with lease:
             if not lease.loading:
                 lease.commit(sequence.known_key(num_computed), now=now)

@@ -7,7 +7,7 @@ import numpy as np
 
 from hicache.cache import Lease, Prefetch
 from hicache.keys import PrefixKey
-from worker.batch import Int32Array, SampleRow, TextStream
+from worker.batch import Int32Array, LayerGate, SampleRow, TextStream
 from worker.engine.ports import Admission, FinishReason, Request
 from worker.errors import Failure
 
@@ -35,6 +35,7 @@ class Sequence:
         self.key = request.key  # what was known when it last started, with namespaces
         self.lease: Lease | None = None
         self.awaits_load = False  # nothing of it can be computed yet
+        self.follows_load = False  # computes behind a load that may fail yet
         self.prefetch: Prefetch | None = None  # what storage brings while it waits, or has brought until it is admitted
         self.text: TextStream | None = None
         self.admission: Admission | None = None
@@ -86,7 +87,20 @@ class Sequence:
         """Begin to run on `lease`, whose matched tokens count as computed; once more when a load back has ended."""
         self.lease = lease
         self.awaits_load = lease.loading
+        self.follows_load = False
         self.num_computed = lease.num_tokens
+
+    def follow_load(self) -> None:
+        """Begin to compute behind the load that is under way, as if it had ended well."""
+        assert self.lease is not None
+        self.lease.follow()
+        self.awaits_load, self.follows_load = False, True
+        self.num_computed = self.lease.num_tokens
+
+    @property
+    def gate(self) -> LayerGate | None:
+        """Where its forward pass waits for the load that it follows."""
+        return self.lease.gate if self.follows_load and self.lease is not None else None
 
     def stop_prefetch(self) -> None:
         """It is admitted, or ends: what storage brought is counted, and nobody waits for it any more."""
@@ -96,7 +110,7 @@ class Sequence:
 
     def stop(self) -> Lease | None:
         """Cease to run; return the lease it ran on, which is now the caller's."""
-        lease, self.lease, self.num_computed = self.lease, None, 0
+        lease, self.lease, self.num_computed, self.follows_load = self.lease, None, 0, False
         return lease
 
     def append(self, token_id: int, now: float) -> None:

@@ -38,3 +38,11 @@ class Step:
     def computes(self, sequence: Sequence) -> bool:
         """Whether `sequence` has a share of it."""
         return any(chunk.sequence is sequence for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a step."""
+
+    admitted: tuple[Sequence, ...]  # that followed a load: it has ended
+    void: tuple[Sequence, ...]  # whose share counts for nothing

@@ -6,13 +6,8 @@ them under way instead of before.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
-
-class LayerGate(Protocol):
-    def wait(self, layer: int) -> None:
-        """To be called before `layer` reads slots, on the thread that computes. Layers count as the pool's do."""
-        ...
+from worker.batch import LayerGate
 
 
 class AllGates:

@@ -9,8 +9,9 @@ from transformers import PreTrainedModel
 
 from hicache.tiers.device import DevicePool
 from worker.attention.backend import AttentionBackend, AttentionPlan, LayerKV
-from worker.batch import Batch, Int32Array
+from worker.batch import Batch, Int32Array, LayerGate
 from worker.model.forward import handling_attention
+from worker.model.layer_gate import AllGates
 from worker.model.probe import ProbedLayer
 
 
@@ -34,13 +35,14 @@ class TransformersForward:
         self._device = definition.model.device
         self._backend = definition.backend
         self._layers = {
-            id(layer.module): (layer, LayerKV(pool.key(index), pool.value(index)))
+            id(layer.module): _PooledLayer(index, layer, LayerKV(pool.key(index), pool.value(index)))
             for index, layer in enumerate(definition.layers)
         }
 
     def logits(self, batch: Batch) -> Tensor:
         with torch.inference_mode():
-            run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots))
+            gate = AllGates(batch.gates)
+            run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots), gate)
             with handling_attention(run):
                 output = self._model(
                     input_ids=self._rows(batch.token_ids)[None],
@@ -61,12 +63,22 @@ class TransformersForward:
         return torch.tensor(values, dtype=torch.long, device=self._device)
 
 
+@dataclass(frozen=True, slots=True)
+class _PooledLayer:
+    """A layer, and where its keys and values lie."""
+
+    index: int  # in the pool
+    probed: ProbedLayer
+    kv: LayerKV
+
+
 class _ForwardRun:
     """Answers the attention calls of one forward pass: write the new K and V, then attend over the slots."""
 
     def __init__(
-        self, layers: Mapping[int, tuple[ProbedLayer, LayerKV]], plan: AttentionPlan, out_slots: Tensor
+        self, layers: Mapping[int, _PooledLayer], plan: AttentionPlan, out_slots: Tensor, gate: LayerGate
     ) -> None:
+        self._gate = gate
         self._layers = layers
         self._plan = plan
         self._out_slots = out_slots  # int64[num_tokens]
@@ -80,7 +92,9 @@ class _ForwardRun:
         mask: Tensor | None,
         arguments: Mapping[str, object],
     ) -> Tensor:
-        layer, kv = self._layers[id(module)]
+        pooled = self._layers[id(module)]
+        layer, kv = pooled.probed, pooled.kv
+        self._gate.wait(pooled.index)
         num_tokens = len(self._out_slots)
         kv.keys.index_copy_(0, self._out_slots, self._by_row(key, kv.keys))
         kv.values.index_copy_(0, self._out_slots, self._by_row(value, kv.values))

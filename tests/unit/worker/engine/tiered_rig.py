@@ -8,7 +8,7 @@ import numpy as np
 from hicache.backing import BackingRules
 from hicache.cache import PrefixCache
 from hicache.copies.cost import LoadCostConfig, LoadCostModel
-from hicache.copies.fake_transfer import CopyContent, ManualTransfer, SeededTransfer
+from hicache.copies.fake_transfer import Chances, CopyContent, ManualTransfer, SeededTransfer
 from hicache.copies.transfer import Direction, Ticket
 from hicache.host import MirrorRules, WriteBack, WritePolicy
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey
@@ -92,7 +92,7 @@ class TieredRig(Rig):
 
     def _transfer(self, copy_content: CopyContent) -> ManualTransfer | SeededTransfer:
         if self.seed is not None:
-            return SeededTransfer(self.seed, copy_content, on_done=self._ended)
+            return SeededTransfer(self.seed, copy_content, chances=Chances(gates=0.5), on_done=self._ended)
         return ManualTransfer(copy_content, on_done=self._ended)
 
     def _ended(self) -> None:
