@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -17,11 +16,6 @@ from worker.native.library import BLOCK_TOKENS, Kernels, Ranges, load, runnable_
 
 RUNNABLE = runnable_variants()
 HOW_TO_GET = "install a C++ compiler (for example `apt-get install g++`), then run `python -m worker.native.build`"
-
-ACROSS_SPANS = pytest.mark.xfail(
-    strict=True,
-    reason="attention.h, ItemAttention::end: rows that end before a span overwrite the state of the row behind them",
-)
 
 
 def require_kernels(variant: Variant | None = None) -> Kernels:

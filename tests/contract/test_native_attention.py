@@ -12,7 +12,7 @@ import torch
 
 from tests.contract.attention_oracle import CPU, check_backend
 from tests.contract.test_attention_backends import batch_of as in_pages
-from tests.native_kernels import ACROSS_SPANS, RUNNABLE, everything_shared, require_kernels, torch_threads
+from tests.native_kernels import RUNNABLE, everything_shared, require_kernels, torch_threads
 from tests.property.attention_trees import batch_of
 from worker.attention.backend import AttentionShape, LayerKV
 from worker.attention.native_backend import NativeBackend
@@ -71,7 +71,6 @@ ACROSS: dict[str, Chunks] = {
 }
 
 
-@ACROSS_SPANS
 @pytest.mark.parametrize("chunks", ACROSS.values(), ids=ACROSS)
 def test_chunks_across_the_end_of_a_span(variant: Variant, chunks: Chunks) -> None:
     check_chunks(variant, chunks, replace(PLAIN, query_heads=2, kv_heads=1))

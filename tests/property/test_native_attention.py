@@ -14,7 +14,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.native_kernels import ACROSS_SPANS, RUNNABLE, attend, everything_shared, nothing_shared, require_kernels
+from tests.native_kernels import RUNNABLE, attend, everything_shared, nothing_shared, require_kernels
 from tests.property.attention_trees import EDGES, batch_of, batch_on_a_tree
 from worker.attention.backend import AttentionShape, LayerKV
 from worker.batch import Batch, Int32Array
@@ -152,7 +152,6 @@ def cuts(rng: np.random.Generator, begin: int, end: int) -> Sequence[int]:
 PLAIN = AttentionShape(query_heads=4, kv_heads=2, key_dim=16, value_dim=16, scaling=0.25)
 
 
-@ACROSS_SPANS
 @pytest.mark.parametrize("variant", RUNNABLE, ids=lambda variant: variant.name)
 @settings(max_examples=60)
 @given(case=CASES)
@@ -180,7 +179,6 @@ def test_a_row_has_the_same_bits_in_any_company(variant: Variant, case: Case) ->
         assert_same_bits(layer.piece(sequence, row, row + 1), expected[row : row + 1])
 
 
-@ACROSS_SPANS
 @pytest.mark.parametrize("variant", RUNNABLE, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("num_rows", [30, 1040])
 def test_a_prompts_chunk_across_the_end_of_a_span_is_what_its_rows_are_alone(variant: Variant, num_rows: int) -> None:

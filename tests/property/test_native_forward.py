@@ -18,7 +18,7 @@ from torch import Tensor
 from hicache.tiers.device import DevicePool
 from tests.integration.flat_batches import GREEDY
 from tests.integration.tiny_models import tiny
-from tests.native_kernels import ACROSS_SPANS, require_kernels, torch_threads
+from tests.native_kernels import require_kernels, torch_threads
 from worker.batch import Batch, Int32Array, SampleRow
 from worker.model.choosing import layer_shapes
 from worker.model.native_forward import NativeForward, NativeModel
@@ -93,7 +93,6 @@ def in_pieces(computed_by: NativeForward, sequences: Sequence[Text], max_chunk: 
         step(computed_by, chunks)
 
 
-@ACROSS_SPANS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @settings(max_examples=25)
 @given(
