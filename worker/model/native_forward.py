@@ -38,7 +38,7 @@ class NativeForward:
         native = self._decoder.native
         token_ids, out_slots = int32(batch.token_ids), int32(batch.out_slots)
         samples = np.array([row.row for row in batch.samples], dtype=np.int32)
-        logits = torch.empty(len(samples), self._decoder.vocab_size)
+        logits = torch.empty(len(samples), self._decoder.vocab_size, dtype=torch.float32)
         step = structures.DecoderStep(
             token_ids.ctypes.data,
             out_slots.ctypes.data,

@@ -66,16 +66,13 @@ class _Packing:
         body = self._model.model
         if len(body.layers) != len(layers):
             raise NotPlainError(f"{len(body.layers)} layers, of which {len(layers)} attend")
-        head = self._linear(self._model.lm_head)
-        if self._model.lm_head.bias is not None:
-            raise NotPlainError("the head has a bias")
-        embedding = body.embed_tokens.weight.detach().clone().contiguous()
-        self._borrowed.append(embedding)
+        head = self._head(self._model.lm_head)
+        embedding = self._embedding(body.embed_tokens)
         decoder = self._native.decoder(
             self._number,
             self._shape(),
             [self._layer(layer, probed) for layer, probed in zip(body.layers, layers, strict=True)],
-            embedding=embedding.data_ptr(),
+            embedding=embedding,
             last_norm=self._norm(body.norm),
             head=head,
         )
@@ -96,6 +93,23 @@ class _Packing:
             float(getattr(config, "residual_multiplier", 1.0)),
             1.0 / float(getattr(config, "logits_scaling", 1.0)),
         )
+
+    def _head(self, head: Any) -> Weights:
+        weights = self._linear(head)
+        if head.bias is not None:
+            raise NotPlainError("the head has a bias")
+        if head.out_features != self._config.vocab_size:
+            raise NotPlainError(
+                f"a head of {head.out_features} outputs, where the vocabulary has {self._config.vocab_size}"
+            )
+        return weights
+
+    def _embedding(self, module: Any) -> int:
+        if type(module) is not nn.Embedding or module.weight.dtype != self._model.dtype:
+            raise NotPlainError(f"an embedding of type {type(module).__name__}")
+        embedding = module.weight.detach().clone(memory_format=torch.contiguous_format)
+        self._borrowed.append(embedding)
+        return embedding.data_ptr()
 
     def _layer(self, layer: Any, probed: ProbedLayer) -> structures.LayerParts:
         if id(probed.module) != id(layer.self_attn):
