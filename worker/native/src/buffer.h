@@ -1,16 +1,16 @@
-// Memory that is owned, aligned to cache lines and, where it is large, mapped in huge pages.
+// Memory that is owned, zeroed and, where it is large, mapped in huge pages.
 #pragma once
 
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 namespace rg {
 
-// Zeroed. Streaming weights through pages of 4 KiB costs a fifth of the bandwidth, hence the advice.
 template <class T>
 class Buffer {
   public:
@@ -58,6 +58,41 @@ class Buffer {
 
     T* data_ = nullptr;
     size_t size_ = 0;
+};
+
+// Pieces of memory that lie side by side in large blocks, so that all of it is in huge pages: a decode step reads every
+// weight once, and the processor reads ahead within a page only. A block is freed with the last of its pieces.
+class Arena {
+  public:
+    using Piece = std::shared_ptr<uint32_t>;
+
+    // Null: out of memory.
+    static Piece take(size_t words) {
+        static Arena arena;
+        const std::lock_guard<std::mutex> lock(arena.mutex_);
+        const size_t needed = (words + kAlignment - 1) / kAlignment * kAlignment;
+        std::shared_ptr<Block> block = arena.block_.lock();
+        if (!block || block->memory.size() - block->used < needed) {
+            block = std::make_shared<Block>();
+            if (!block->memory.reserve(needed > kBlockWords ? needed : kBlockWords)) return nullptr;
+            arena.block_ = block;
+        }
+        uint32_t* place = block->memory.data() + block->used;
+        block->used += needed;
+        return Piece(std::move(block), place);
+    }
+
+  private:
+    struct Block {
+        Buffer<uint32_t> memory;
+        size_t used = 0;
+    };
+
+    static constexpr size_t kAlignment = 16;          // words of a cache line
+    static constexpr size_t kBlockWords = 16u << 20;  // 64 MiB
+
+    std::mutex mutex_;
+    std::weak_ptr<Block> block_;  // the one that is being filled
 };
 
 }  // namespace rg

@@ -12,10 +12,10 @@ struct Weights {
     int outputs = 0;
     int inputs = 0;
     int steps = 0;
-    Buffer<uint32_t> words;
+    Arena::Piece words;
 
     int panels() const { return (outputs + kPanel - 1) / kPanel; }
-    const uint32_t* panel(int number) const { return words.data() + (long)number * steps * kPanel; }
+    const uint32_t* panel(int number) const { return words.get() + (long)number * steps * kPanel; }
 };
 
 // Packs the rows that `rows` points to, each `inputs` numbers; null stands for a row of zeros. False: out of memory.
@@ -25,8 +25,9 @@ bool pack(Weights& weights, const void* const* rows, int outputs, int inputs, in
     weights.inputs = inputs;
     weights.steps = inputs / Number::kPerWord;
     const long steps = weights.steps;
-    if (!weights.words.reserve((size_t)weights.panels() * steps * kPanel)) return false;
-    uint32_t* words = weights.words.data();
+    weights.words = Arena::take((size_t)weights.panels() * steps * kPanel);
+    if (!weights.words) return false;
+    uint32_t* words = weights.words.get();
     Team::run(threads, [&](Member& member) {
         member.share(weights.panels(), [&](long panel) {
             for (int column = 0; column < kPanel; column++) {

@@ -104,7 +104,7 @@ class Plan {
             cut(parts, first, (int)items.rows.size(), rows_per_item, sequence, shared_end[sequence],
                 (step_.num_keys(sequence) + kBlock - 1) / kBlock);
         }
-        place(items, parts, (int)parts.size() < wanted);
+        place(items, parts, wanted);
     }
 
     static void cut(
@@ -115,8 +115,11 @@ class Plan {
             parts.push_back({row, std::min(row + rows, end_row), sequence, first_block, end_block});
     }
 
-    // Puts each part, as one item or as one for each span, behind what begins its first span.
-    void place(Items& items, const std::vector<Part>& parts, bool by_span) {
+    // Puts each part, as one item or as one for each span, behind what begins its first span. A part that is more than
+    // its share of the work, of `wanted`, would be waited for.
+    void place(Items& items, const std::vector<Part>& parts, int wanted) {
+        long total = 0;
+        for (const Part& part : parts) total += cost(part);
         std::vector<int> begun(step_.num_rows(), -1);  // level at which a row's unfinished span was left
         items.levels.emplace_back();
         for (const Part& part : parts) {
@@ -125,6 +128,7 @@ class Plan {
                 last_position = std::max(last_position, position(items.rows[i]));
                 level = std::max(level, begun[items.rows[i]]);
             }
+            const bool by_span = cost(part) * wanted > total;
             const int end = std::min(part.end_block, last_position / kBlock + 1);
             for (int block = part.first_block; block < end;) {
                 const int span_end = (block / kSpanBlocks + 1) * kSpanBlocks;
@@ -142,7 +146,11 @@ class Plan {
             std::stable_sort(level.begin(), level.end(), [](const Item& a, const Item& b) { return cost(a) > cost(b); });
     }
 
-    static long cost(const Item& item) { return (long)(item.num_rows + 2) * (item.end_block - item.first_block); }
+    static long cost(int rows, int blocks) { return (long)(rows + 2) * blocks; }
+    static long cost(const Part& part) {
+        return cost(part.end_row - part.first_row, part.end_block - part.first_block);
+    }
+    static long cost(const Item& item) { return cost(item.num_rows, item.end_block - item.first_block); }
 
     Step step_;
     std::vector<long> first_span_;

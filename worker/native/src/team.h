@@ -1,10 +1,13 @@
 // Threads that go through the phases of a computation together.
 #pragma once
 
+#include <linux/futex.h>
 #include <omp.h>
-#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <climits>
 
 #include "vector.h"
 
@@ -52,23 +55,31 @@ class Team {
         if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
             arrived_.store(0, std::memory_order_relaxed);
             next_task_.store(0, std::memory_order_relaxed);
-            round_.store(round + 1, std::memory_order_release);
+            round_.store(round + 1);
+            if (asleep_.load() > 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
             return;
         }
         for (int spins = 0; round_.load(std::memory_order_acquire) == round; spins++) {
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
-            // Whoever is missing may not be running: somebody else has its core.
-            if (spins >= kSpins) sched_yield();
+            if (spins < kSpins) continue;
+            // Whoever is missing may be waiting for this very core. Asleep, this thread wakes up on one that is idle;
+            // yielding to each other, two threads stay on one core, because to the system they are too warm to move.
+            asleep_.fetch_add(1);
+            futex(FUTEX_WAIT_PRIVATE, round);
+            asleep_.fetch_sub(1);
         }
     }
 
-    static constexpr int kSpins = 4000;
+    void futex(int operation, int value) { syscall(SYS_futex, &round_, operation, value, nullptr, nullptr, 0); }
+
+    static constexpr int kSpins = 2000;  // some tens of microseconds
 
     alignas(64) std::atomic<long> next_task_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int> round_{0};
+    std::atomic<int> asleep_{0};
 };
 
 template <class Task>
