@@ -1,11 +1,12 @@
 """Where the time of a step goes, and what it would take at least: model, attention, sampling, engine, transport.
 
-    python -m benchmarks.breakdown --json out.json [--dtypes bf16 fp32] [--no-live]
+    GOMP_SPINCOUNT=20000 python -m benchmarks.breakdown --json out.json [--dtypes bf16 fp32] [--no-live]
 
 Decode steps of 1, 8 and 32 sequences behind 1,500 tokens of their own or in common, and chunks of 512 behind 0, 1,500
 and 3,500 tokens: the whole pass and its parts (`breakdown_steps`), beside a floor from what this machine reads and
 multiplies (`floors`, `machine_speed`). Then real engines that decode: what they take beyond their passes. All of that
-in one process. Last a stack, and what transport takes of a request (`breakdown_live`).
+in one process; with the variable its compute threads spin as a worker's do. Last a stack, and what transport takes of
+a request (`breakdown_live`).
 
 `engine_overhead_share` in the JSON is the part of a decode step of 32 sequences that is neither model nor attention:
 scheduling, packing, text, counts, messages, and sampling.
@@ -60,6 +61,8 @@ def main() -> None:
         context, output = round(CONTEXT * arguments.scale), max(2, round(LIVE_OUTPUT * arguments.scale))
         report["live"] = measure_live(BATCHES, context, output, [*chosen, *arguments.serve_argument])
     report |= {
+        # Of OpenMP, as far as a worker sets it; its threads spin and sleep by it.
+        "environment": {name: os.environ.get(name) for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")},
         "settings": {
             name: getattr(arguments, name) for name in ("threads", "repeat", "steps", "scale", "serve_argument")
         },

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -10,8 +11,9 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "grpcio", "numpy")
 
 
 def describe_machine() -> dict[str, object]:
-    """Return processor, cores, memory in GiB, Python and the versions of the packages that matter."""
+    """Return today's date, processor, cores, memory in GiB, Python and the versions of the packages that matter."""
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

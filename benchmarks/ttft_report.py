@@ -1,5 +1,6 @@
 """Shows time to the first token against the share that is cached: a table on the terminal, a picture in a file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def print_table(report: dict[str, Any], console: Console) -> None:
     console.print(f"model: {formula(report)}; off by {report['max_deviation']:.1%} at worst", highlight=False)
 
 
-def formula(report: dict[str, Any]) -> str:
+def formula(report: Mapping[str, Any]) -> str:
     model = report["model"]
     return (
         f"{1e3 * model['fixed_s']:.1f} ms + {1e6 * model['per_token_s']:.1f} µs a computed token"

@@ -98,6 +98,24 @@ def test_a_workload_is_cold_in_each_repetition_and_its_figures_stand_at_the_top(
     assert "peer" not in report
 
 
+def test_time_to_the_first_token_is_measured_at_the_hits_that_were_asked_for(stack: Stack, tmp_path: Path) -> None:
+    report = run(
+        "benchmarks.ttft", tmp_path, "--target", stack.grpc, "--key", stack.keys["demo-a"],
+        "--lengths", "64", "128", "--ratios", "0.25", "0.75", "--repetitions", "2",
+    )  # fmt: skip
+
+    points = report["points"]
+    assert isinstance(points, list)
+    assert [(point["prompt_tokens"], point["hit_ratio"]) for point in points] == [
+        (64, 0.25), (64, 0.75), (128, 0.25), (128, 0.75),
+    ]  # fmt: skip
+    for point in points:
+        # Texts may happen to go on alike for a token.
+        assert 0 <= point["cached_tokens"] - point["prompt_tokens"] * point["hit_ratio"] <= 2
+    assert all(len(point["ttfts_s"]) == 2 and point["ttft_s"] > 0 for point in points)
+    assert report["max_deviation"] == max(abs(point["deviation"]) for point in points)
+
+
 def test_an_unknown_workload_and_a_peer_that_is_not_installed_are_told_of_by_name(tmp_path: Path) -> None:
     for arguments, message in (
         (["--workload", "w7"], "invalid choice: 'w7'"),
