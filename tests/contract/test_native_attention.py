@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.contract.attention_oracle import CPU, check_backend
+from tests.contract.attention_oracle import attend as oracle
 from tests.contract.test_attention_backends import batch_of as in_pages
-from tests.native_kernels import RUNNABLE, everything_shared, require_kernels, torch_threads
+from tests.native_kernels import RUNNABLE, attend, everything_shared, nothing_shared, require_kernels, torch_threads
 from tests.property.attention_trees import batch_of
 from worker.attention.backend import AttentionShape, LayerKV
 from worker.attention.native_backend import NativeBackend
@@ -96,6 +97,21 @@ def test_windows_around_the_edges(variant: Variant, window: int) -> None:
 )
 def test_softcap_sinks_and_scaling(variant: Variant, change: dict[str, float]) -> None:
     check_chunks(variant, ((1100, 2), (0, 60), (127, 1)), replace(PLAIN, **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sink", [-1e4, -90.0, 95.0, 1e4])
+def test_sinks_far_from_all_logits(variant: Variant, sink: float) -> None:
+    """One that takes all leaves nothing, and one that takes nothing leaves all: never a number that is none."""
+    native = require_kernels(variant)
+    batch, num_slots = in_pages(((1100, 1), (0, 3)), 1, np.random.default_rng(4))
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(4, 6, 16, generator=generator)
+    kv = LayerKV(torch.randn(num_slots, 2, 16, generator=generator), torch.randn(num_slots, 2, 16, generator=generator))
+    sinks = torch.full((6,), sink)
+    got = attend(native, batch, nothing_shared(batch), PLAIN, query, kv, sinks)
+    inputs = [each.double().numpy() for each in (query, kv.keys, kv.values)]
+    expected = oracle(batch, PLAIN, inputs[0], inputs[1], inputs[2], sinks.double().numpy())
+    np.testing.assert_allclose(got.double().numpy(), expected, atol=2e-5)
 
 
 def tree() -> tuple[Batch, int]:

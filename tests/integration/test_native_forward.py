@@ -61,6 +61,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 40, "attention_bias": True},
     ),
     "smollm3": ("smollm3", {"num_hidden_layers": 5, "no_rope_layer_interval": 2}),
+    "smollm3 that rotates late": ("smollm3", {"no_rope_layers": [0, 1, 0]}),
     "smollm3 with windows": (
         "smollm3",
         {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": WINDOW,
@@ -254,6 +255,7 @@ def test_two_pools_of_one_model_hold_different_things() -> None:
 
 def test_weights_are_kept_once() -> None:
     """What transformers built is gone when native code has packed it; nothing that is left refers to it."""
+    require_kernels()
     model = tiny_model("llama", tie_word_embeddings=True)
     parts: list[Any] = [model, model.model.layers[1].mlp.up_proj.weight, model.get_input_embeddings().weight]
     watched = [weakref.ref(part) for part in parts]
