@@ -78,7 +78,7 @@ int rg_attention_run(
             static_cast<const Stored*>(query), static_cast<const Stored*>(keys), static_cast<const Stored*>(values),
             sinks, static_cast<Stored*>(out)};
         const Items& items = plan.items(shape->group(), items_wanted(*shape, threads));
-        Team::run(threads, [&](Member& member) { attend(member, plan, items, *shape, call, space); });
+        Team::run(threads, attention_phases(items), [&](Member& member) { attend(member, plan, items, *shape, call, space); });
         return true;
     });
     return done ? 0 : -1;

@@ -386,6 +386,9 @@ struct AttentionSpace {
 // How many items keep all threads busy to the end.
 inline int items_wanted(const AttentionShape& shape, int threads) { return 4 * threads / shape.kv_heads; }
 
+// How often `attend` shares tasks out.
+inline int attention_phases(const Items& items) { return (int)items.levels.size() + 1; }
+
 template <class Number>
 void attend(
     Member& member, const Plan& plan, const Items& items, const AttentionShape& shape,

@@ -79,9 +79,12 @@ class Decoder {
     // False: out of memory.
     bool run(Plan& plan, const DecoderStep& step, int threads) {
         if (!reserve(plan, step, threads)) return false;
-        for (const LayerParts& layer : layers_)  // before the members come: it changes the plan
-            plan.items(layer.attention.group(), items_wanted(layer.attention, threads));
-        Team::run(threads, [&](Member& member) { run(member, plan, step); });
+        int phases = 8;  // around the layers
+        for (const LayerParts& layer : layers_) {  // before the members come: it changes the plan
+            const Items& items = plan.items(layer.attention.group(), items_wanted(layer.attention, threads));
+            phases += attention_phases(items) + 8;
+        }
+        Team::run(threads, phases, [&](Member& member) { run(member, plan, step); });
         return true;
     }
 

@@ -28,7 +28,7 @@ bool pack(Weights& weights, const void* const* rows, int outputs, int inputs, in
     weights.words = Arena::take((size_t)weights.panels() * steps * kPanel);
     if (!weights.words) return false;
     uint32_t* words = weights.words.get();
-    Team::run(threads, [&](Member& member) {
+    Team::run(threads, 1, [&](Member& member) {
         member.share(weights.panels(), [&](long panel) {
             for (int column = 0; column < kPanel; column++) {
                 const long output = panel * kPanel + column;

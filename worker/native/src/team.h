@@ -1,4 +1,7 @@
 // Threads that go through the phases of a computation together.
+//
+// A phase has ended when its tasks are done, not when everybody has come: a thread whose core somebody else has holds up
+// nobody, unless it holds a task. Late, it walks through the phases that have ended and joins the one under way.
 #pragma once
 
 #include <linux/futex.h>
@@ -8,6 +11,7 @@
 
 #include <atomic>
 #include <climits>
+#include <memory>
 
 #include "vector.h"
 
@@ -15,7 +19,7 @@ namespace rg {
 
 class Team;
 
-// One thread's part in a team's work.
+// One thread's part in a team's work. All members make the same calls of `share`, in the same order.
 class Member {
   public:
     Member(Team& team, int number, int size) : team_(team), number_(number), size_(size) {}
@@ -31,15 +35,17 @@ class Member {
     Team& team_;
     int number_;
     int size_;
+    int phase_ = 0;
 };
 
 // Runs work(member) on `size` threads of the process's OpenMP pool, which torch uses as well: the pool belongs to the
 // calling thread, so calls should always come from the same one.
 class Team {
   public:
+    // `phases`: the most calls of `share` that a member makes.
     template <class Work>
-    static void run(int size, const Work& work) {
-        Team team;
+    static void run(int size, int phases, const Work& work) {
+        Team team(size > 1 ? phases : 0);
 #pragma omp parallel num_threads(size)
         {
             Member member(team, omp_get_thread_num(), omp_get_num_threads());
@@ -50,35 +56,40 @@ class Team {
   private:
     friend class Member;
 
-    void wait_for_all(int size) {
-        const int round = round_.load(std::memory_order_relaxed);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-            arrived_.store(0, std::memory_order_relaxed);
-            next_task_.store(0, std::memory_order_relaxed);
-            round_.store(round + 1);
-            if (asleep_.load() > 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
-            return;
-        }
-        for (int spins = 0; round_.load(std::memory_order_acquire) == round; spins++) {
+    struct alignas(64) Phase {
+        std::atomic<int> taken{0};
+        std::atomic<int> done{0};
+    };
+
+    explicit Team(int phases) : phases_(new Phase[phases]) {}
+
+    void finish(Phase& phase, int count) {
+        if (phase.done.fetch_add(1) + 1 == count && asleep_.load() > 0) futex(phase, FUTEX_WAKE_PRIVATE, INT_MAX);
+    }
+
+    void wait(Phase& phase, int count) {
+        for (int spins = 0;; spins++) {
+            const int done = phase.done.load(std::memory_order_acquire);
+            if (done == count) return;
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
             if (spins < kSpins) continue;
-            // Whoever is missing may be waiting for this very core. Asleep, this thread wakes up on one that is idle;
+            // Whoever is at it may be waiting for this very core. Asleep, this thread wakes up on one that is idle;
             // yielding to each other, two threads stay on one core, because to the system they are too warm to move.
             asleep_.fetch_add(1);
-            futex(FUTEX_WAIT_PRIVATE, round);
+            futex(phase, FUTEX_WAIT_PRIVATE, done);
             asleep_.fetch_sub(1);
         }
     }
 
-    void futex(int operation, int value) { syscall(SYS_futex, &round_, operation, value, nullptr, nullptr, 0); }
+    static void futex(Phase& phase, int operation, int value) {
+        syscall(SYS_futex, &phase.done, operation, value, nullptr, nullptr, 0);
+    }
 
     static constexpr int kSpins = 2000;  // some tens of microseconds
 
-    alignas(64) std::atomic<long> next_task_{0};
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<int> round_{0};
+    std::unique_ptr<Phase[]> phases_;
     std::atomic<int> asleep_{0};
 };
 
@@ -88,8 +99,12 @@ void Member::share(long count, const Task& task) {
         for (long i = 0; i < count; i++) task(i);
         return;
     }
-    for (long i; (i = team_.next_task_.fetch_add(1, std::memory_order_relaxed)) < count;) task(i);
-    team_.wait_for_all(size_);
+    Team::Phase& phase = team_.phases_[phase_++];
+    for (long i; (i = phase.taken.fetch_add(1, std::memory_order_relaxed)) < count;) {
+        task(i);
+        team_.finish(phase, (int)count);
+    }
+    if (count > 0) team_.wait(phase, (int)count);
 }
 
 }  // namespace rg
