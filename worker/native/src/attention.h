@@ -396,7 +396,7 @@ void attend(
 ) {
     ItemAttention<Number> work(plan, items, shape, call, space.states.data(), space.scratch[member.number()]);
     for (const auto& level : items.levels) {
-        const bool many = (int)level.size() >= 3 * member.size();
+        const bool many = (int)level.size() >= member.size();
         member.share((long)level.size() * shape.kv_heads, [&](long task) {
             const Item& item = level[task / shape.kv_heads];
             const int head = (int)(task % shape.kv_heads);
