@@ -24,7 +24,7 @@ from worker.attention.cascade_backend import CascadeBackend
 from worker.attention.native_backend import NativeBackend
 from worker.attention.torch_backend import TorchBackend
 from worker.config import ModelConfig
-from worker.errors import UnsupportedModelError
+from worker.errors import UnsupportedModelError, WorkerStartError
 from worker.model.choosing import forward_model
 from worker.model.executor import ForwardModel
 from worker.model.loading import LoadedModel, load_model
@@ -167,7 +167,8 @@ def test_without_kernels_what_demands_them_is_refused_with_what_to_do(
     what_to_do = "they were not compiled: install a C\\+\\+ compiler, then run python -m worker.native.build"
     with pytest.raises(UnsupportedModelError, match=f"^worker.model.forward: .*: {what_to_do}"):
         load(folders["llama"], forward="native")
-    with pytest.raises(ValueError, match=f"attention backend 'native' is not available: {what_to_do}"):
+    there_is_not = f"^worker.model.attention: attention backend 'native' is not available: {what_to_do}"
+    with pytest.raises(WorkerStartError, match=there_is_not):
         load(folders["llama"], attention="native")
 
 

@@ -25,7 +25,7 @@ from tests.fakes.tiny_tokenizer import CHATML, SPECIAL_TOKENS, tiny_tokenizer_js
 from tests.integration.flat_batches import generate_flat, generate_plain
 from tests.integration.tiny_models import tiny_model
 from worker.config import CacheConfig, ModelConfig
-from worker.errors import PoolTooSmallError, UnsupportedModelError
+from worker.errors import PoolTooSmallError, UnsupportedModelError, WorkerStartError
 from worker.model.gguf import converted
 from worker.model.loading import load_model
 from worker.model.progress import SilentProgress
@@ -163,7 +163,7 @@ def test_what_is_no_model_is_refused_with_the_names_that_are(tmp_path: Path) -> 
 
 
 def test_an_unknown_attention_backend_is_refused_before_it_is_needed(folder: Path) -> None:
-    with pytest.raises(ValueError, match="unknown attention backend 'abacus'"):
+    with pytest.raises(WorkerStartError, match=r"^worker.model.attention: unknown attention backend 'abacus'"):
         load_model(config(folder, attention="abacus"), SilentProgress())
 
 

@@ -71,12 +71,12 @@ def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     """Load what `config` names, converting a GGUF file first if need be. Nothing is fetched from anywhere.
 
     Raises WorkerStartError: ModelSourceError if files are missing, UnsupportedModelError if the model cannot be served
-    here. ValueError for an unknown attention backend.
+    here, itself for a device or an attention backend that there is not.
     """
     torch.set_num_threads(config.threads or hardware.usable_cores())
     device = _device(config.device)
     dtype = _dtype(config.dtype, device)
-    backend_by_name(config.attention, device)  # so that a name nobody knows is refused before anything is read
+    _demand_backend(config.attention, device)  # before anything is read
     source = find_model(config.model)
     folder = converted(source, cache_folder(), progress) if isinstance(source, GgufFile) else source
     model = _read(folder, dtype, device, progress)
@@ -142,6 +142,14 @@ def _read(
     nn.Module.to(model, device)
     model.requires_grad_(False)
     return model
+
+
+def _demand_backend(name: str, device: torch.device) -> None:
+    """Raise WorkerStartError if this machine cannot have the attention backend called `name`."""
+    try:
+        backend_by_name(name, device)
+    except ValueError as error:
+        raise WorkerStartError(f"worker.model.attention: {error}") from error
 
 
 def _device(name: str) -> torch.device:
