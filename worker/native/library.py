@@ -43,7 +43,8 @@ class Handle:
         if not address:
             raise NativeError(f"no memory for {what}")
         self.address = address
-        weakref.finalize(self, free, address)
+        # At the end of the process nothing is freed: a thread that is left behind may be computing with it.
+        weakref.finalize(self, free, address).atexit = False
 
 
 class Weights(Handle):

@@ -1,6 +1,8 @@
 """Which library is loaded, and what is said where none is."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +126,13 @@ def test_what_native_code_made_is_freed_once_with_its_object() -> None:
     assert freed == []
     del handle
     assert freed == [17]
+
+
+def test_nothing_is_freed_at_the_end_of_the_process_under_a_thread_that_still_computes() -> None:
+    """A forward pass that doesn't return in time is left behind on its thread; freed memory would crash it."""
+    program = "from worker.native.library import Handle\nthing = Handle(17, print, 'a thing')\nprint('end')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["end"]
 
 
 def test_the_real_library_says_which_numbers_it_has() -> None:
