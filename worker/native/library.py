@@ -6,6 +6,7 @@ What is made in native code is held by a Python object and freed with it. Native
 import ctypes
 import platform
 import re
+import struct
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_int, c_void_p
@@ -25,6 +26,9 @@ BLOCK_TOKENS = 128
 """Shared ranges of a plan end at multiples of this: kBlock in `src/plan.h`."""
 
 Pointers = NDArray[np.uint64]
+
+_ELF_HEADER = struct.Struct("<40xQ10xHH2x")
+"""Where the table of sections is, the size of an entry, and how many it has."""
 
 
 class NumberFormat(IntEnum):
@@ -63,8 +67,10 @@ class Kernels:
     """The functions of one library. Calls of one AttentionSpace or decoder must not overlap; otherwise thread-safe."""
 
     def __init__(self, path: Path, variant: Variant) -> None:
-        """Raises OSError for what is no library, NativeError for one that speaks another language."""
+        """Raises OSError for what is no library, NativeError for one that speaks another language or lacks its end."""
         self.variant = variant
+        if path.stat().st_size < _whole_size(path):
+            raise NativeError(f"{path.name} is cut short")
         self._library = library = ctypes.CDLL(str(path))
         try:
             same = library.rg_abi_version() == ABI_VERSION
@@ -197,6 +203,19 @@ def _why_not_loaded(variant: Variant) -> str | None:
     except (OSError, NativeError) as error:
         return str(error)
     return None
+
+
+def _whole_size(path: Path) -> int:
+    """Return how many bytes a library of 64 bits has at least: its table of sections lies at its end.
+
+    The system maps what is missing, too, and ends a process that reads it. See elf(5).
+    """
+    with path.open("rb") as file:
+        header = file.read(_ELF_HEADER.size)
+    if len(header) < _ELF_HEADER.size or not header.startswith(b"\x7fELF"):
+        return 0  # whoever loads it will say what is wrong
+    table, entry_size, entries = _ELF_HEADER.unpack(header)
+    return int(table + entry_size * entries)
 
 
 def _processor_features() -> frozenset[str]:

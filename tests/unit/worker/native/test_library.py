@@ -99,6 +99,19 @@ def test_a_damaged_library_is_refused_with_the_reason(sources: Path, content: by
     assert library_path(RUNNABLE[0]).name in (why_no_kernels() or "")
 
 
+@pytest.mark.parametrize("missing", [1, 1_000, 8_000])
+def test_a_library_that_lacks_its_end_is_refused(sources: Path, compiler: str, missing: int) -> None:
+    """The system would load it, and end the process when it reads what is missing."""
+    build_all()
+    for variant in RUNNABLE:
+        path = library_path(variant)
+        whole = path.read_bytes()
+        path.unlink()
+        path.write_bytes(whole[:-missing])
+    assert kernels() is None
+    assert f"{library_path(RUNNABLE[0]).name} is cut short" in (why_no_kernels() or "")
+
+
 def test_a_better_library_that_is_damaged_leaves_the_next(sources: Path, compiler: str) -> None:
     if len(RUNNABLE) < 2:
         pytest.skip("there is only one kind of processor here")
