@@ -1,14 +1,23 @@
 """A forward pass waits at its gate for each layer before that layer reads: what comes no earlier is found there."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
+from transformers import PreTrainedModel
 
 from hicache.tiers.device import DevicePool
 from tests.integration.flat_batches import GREEDY, executor_of
 from tests.integration.tiny_models import tiny
+from tests.native_kernels import require_kernels
 from worker.batch import Batch, SampleRow
+from worker.model.choosing import layer_shapes
+from worker.model.executor import ModelExecutor
+from worker.model.native_forward import NativeModel
+from worker.model.plain_decoder import plain_decoder
+from worker.model.probe import probe
 
 torch.set_num_threads(1)
 NUM_CACHED, NUM_NEW = 9, 4
@@ -47,8 +56,19 @@ def step(first: int, end: int, slots: np.ndarray[tuple[int, ...], np.dtype[np.in
     )
 
 
-def test_each_layer_finds_what_comes_when_it_waits() -> None:
-    executor = executor_of(tiny("llama"), num_slots=32)
+def as_transformers_defines_it(model: PreTrainedModel) -> ModelExecutor:
+    return executor_of(model, num_slots=32)
+
+
+def in_native_code(model: PreTrainedModel) -> ModelExecutor:
+    probed = probe(model)
+    decoder = NativeModel(plain_decoder(model, probed, require_kernels(), threads=1))
+    return ModelExecutor(decoder, DevicePool(layer_shapes(probed), 32, torch.float32, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("way", [as_transformers_defines_it, in_native_code])
+def test_each_layer_finds_what_comes_when_it_waits(way: Callable[[PreTrainedModel], ModelExecutor]) -> None:
+    executor = way(tiny("llama"))
     slots = np.random.default_rng(0).permutation(32).astype(np.int32)
     executor.logits(step(0, NUM_CACHED, slots))
     behind = step(NUM_CACHED, NUM_CACHED + NUM_NEW, slots)
@@ -58,3 +78,12 @@ def test_each_layer_finds_what_comes_when_it_waits() -> None:
     got = executor.logits(replace(behind, gates=(gate,)))
     assert gate.waited == list(gate.layers)
     assert torch.equal(got, expected)
+
+
+def test_a_step_waits_at_all_of_its_gates_and_at_each_once() -> None:
+    executor = as_transformers_defines_it(tiny("llama"))
+    slots = np.arange(32, dtype=np.int32)
+    executor.logits(step(0, NUM_CACHED, slots))
+    gates = [LastMoment(executor.pool, torch.from_numpy(part)) for part in (np.arange(5), np.arange(5, NUM_CACHED))]
+    executor.logits(replace(step(NUM_CACHED, NUM_CACHED + 1, slots), gates=(gates[0], gates[1], gates[0])))
+    assert [gate.waited for gate in gates] == [list(gates[0].layers)] * 2

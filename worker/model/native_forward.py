@@ -10,6 +10,7 @@ from torch import Tensor
 from hicache.tiers.device import DevicePool
 from worker.attention.native_backend import native_plan
 from worker.batch import Batch
+from worker.model.layer_gate import AllGates
 from worker.model.plain_decoder import PlainDecoder
 from worker.native import structures
 from worker.native.library import int32
@@ -36,6 +37,9 @@ class NativeForward:
 
     def logits(self, batch: Batch) -> Tensor:
         native = self._decoder.native
+        gate = AllGates(batch.gates)
+        for layer in range(len(self._pool.layers)):  # one call computes them all
+            gate.wait(layer)
         token_ids, out_slots = int32(batch.token_ids), int32(batch.out_slots)
         samples = np.array([row.row for row in batch.samples], dtype=np.int32)
         logits = torch.empty(len(samples), self._decoder.vocab_size, dtype=torch.float32)
