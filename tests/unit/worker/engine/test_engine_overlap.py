@@ -205,6 +205,20 @@ def test_text_that_fails_beside_a_pass_ends_its_sequence_after_it() -> None:
     rig.assert_nothing_is_held()
 
 
+def test_nothing_is_told_behind_the_token_whose_text_failed() -> None:
+    text = WatchedText()
+    text.fails_after = 0
+    rig = Rig(text=text)
+    rig.submit(make_request(0, max_new_tokens=9))
+    for _ in range(2):
+        begin(rig)
+        rig.engine.complete()
+    keep(rig, rig.engine.take_outputs())
+    assert rig.failure(0).code is FailureCode.INTERNAL
+    assert (len(rig.tokens(0)), rig.text(0)) == (1, "")
+    rig.assert_nothing_is_held()
+
+
 def test_text_that_fails_with_the_last_token_makes_the_end_a_failure() -> None:
     text = WatchedText()
     text.fails_after = 3
