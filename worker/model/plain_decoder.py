@@ -107,6 +107,9 @@ class _Packing:
     def _embedding(self, module: Any) -> int:
         if type(module) is not nn.Embedding or module.weight.dtype != self._model.dtype:
             raise NotPlainError(f"an embedding of type {type(module).__name__}")
+        vocab_size, hidden = self._config.vocab_size, self._config.hidden_size
+        if module.num_embeddings < vocab_size or module.embedding_dim != hidden:  # nobody would notice what lies behind
+            raise NotPlainError(f"embeddings {list(module.weight.shape)}, where [{vocab_size}, {hidden}] are looked up")
         embedding = module.weight.detach().clone(memory_format=torch.contiguous_format)
         self._borrowed.append(embedding)
         return embedding.data_ptr()

@@ -84,6 +84,14 @@ def own_embedding(model: Any) -> None:
     model.model.embed_tokens = Scaled(97, 32)
 
 
+def short_embedding(model: Any) -> None:
+    model.model.embed_tokens = nn.Embedding(96, 32)
+
+
+def narrow_embedding(model: Any) -> None:
+    model.model.embed_tokens = nn.Embedding(97, 30)
+
+
 def other_activation(model: Any) -> None:
     model.config.hidden_act = "relu"
 
@@ -107,6 +115,8 @@ def dynamic_rotation(model: Any) -> None:
         (transposed_weights, "weights that are not contiguous"),
         (bias_of_one, "some of the stacked layers have a bias"),
         (own_embedding, "an embedding of type Scaled"),
+        (short_embedding, r"embeddings \[96, 32\], where \[97, 32\] are looked up"),
+        (narrow_embedding, r"embeddings \[97, 30\], where \[97, 32\] are looked up"),
         (other_activation, "activation relu"),
         (dynamic_rotation, "rotary frequencies that change with the length"),
     ],
