@@ -9,6 +9,7 @@ from hicache.copies.transfer import Ticket
 from tests.unit.worker.engine.harness import answer, make_request, prompt
 from tests.unit.worker.engine.test_engine_loads import HELD, begin_load, warm_rig
 from tests.unit.worker.engine.tiered_rig import TieredRig
+from worker.errors import FailureCode
 
 
 class Gate:
@@ -106,5 +107,20 @@ def test_a_follower_that_is_cancelled_leaves_nothing_behind() -> None:
     rig.step()
     rig.engine.cancel(make_request(0, HELD).sequence_id, rig.now)
     rig.step()
+    rig.settle()
+    rig.assert_nothing_is_left()
+
+
+def test_a_follower_whose_load_has_failed_by_the_time_it_is_cancelled_leaves_nothing_behind() -> None:
+    rig = warm_rig()
+    begin_load(rig)
+    [ticket] = rig.loads
+    open_gate(rig, lambda ticket: comes_and_nobody_has_noticed(rig, ticket))
+    rig.step()
+    by_hand(rig).fail(ticket, torn=False)
+    rig.engine.idle(rig.now)  # the lease has shrunk; the sequence would learn of it in the next step
+    rig.engine.cancel(make_request(0, HELD).sequence_id, rig.now)
+    rig.run()
+    assert rig.failure(0).code is FailureCode.CANCELLED
     rig.settle()
     rig.assert_nothing_is_left()
