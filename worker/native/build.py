@@ -140,6 +140,9 @@ def main() -> None:
         print(f"native kernels are left out, the worker will compute with torch: {error}", file=sys.stderr)
         return
     print("native kernels:", ", ".join(path.name for path in libraries) or "none for this architecture")
+    left_out = [variant.name for variant in variants() if library_path(variant) not in libraries]
+    if left_out:
+        print(f"this compiler makes none for {', '.join(left_out)}: install a newer one", file=sys.stderr)
 
 
 if __name__ == "__main__":

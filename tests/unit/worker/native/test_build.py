@@ -86,9 +86,10 @@ def test_the_command_without_a_compiler_says_so_and_is_no_failure(
 
 def test_the_command_names_what_there_is(sources: Path, compiler: str, capsys: pytest.CaptureFixture[str]) -> None:
     main()
-    told = capsys.readouterr().out
-    assert told.startswith("native kernels: radixgate-")
-    assert all(library_path(variant).name in told for variant in variants())
+    told = capsys.readouterr()
+    assert told.out.startswith("native kernels: radixgate-")
+    assert all(library_path(variant).name in told.out for variant in variants())
+    assert told.err == ""
 
 
 def test_sources_that_do_not_compile_are_told_with_what_the_compiler_said(sources: Path, compiler: str) -> None:
@@ -115,8 +116,8 @@ def test_a_compiler_that_takes_too_long_is_given_up(
         build_all()
 
 
-def test_a_variant_that_the_compiler_does_not_know_leaves_the_others(
-    sources: Path, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_variant_that_the_compiler_does_not_know_leaves_the_others_and_is_named(
+    sources: Path, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An old compiler: it has never heard of the newest processors."""
     first, *others = variants()
@@ -126,6 +127,8 @@ def test_a_variant_that_the_compiler_does_not_know_leaves_the_others(
     script = f'case "$*" in *{flag}*) echo unknown {flag} >&2; exit 1;; esac\nexec {compiler} "$@"'
     monkeypatch.setenv("CXX", str(a_program(tmp_path / "old", script)))
     assert build_all() == [library_path(variant) for variant in others]
+    main()
+    assert f"this compiler makes none for {first.name}: install a newer one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", ["", " -DTOLD"])
