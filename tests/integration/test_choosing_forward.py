@@ -20,6 +20,8 @@ from tests.integration.flat_batches import generate_flat, generate_plain
 from tests.integration.test_model_loading import save
 from tests.integration.tiny_models import tiny, tiny_model
 from tests.native_kernels import RUNNABLE, require_kernels
+from tests.tools import require_tool
+from tests.unit.worker.native.conftest import source
 from worker.attention.cascade_backend import CascadeBackend
 from worker.attention.native_backend import NativeBackend
 from worker.attention.torch_backend import TorchBackend
@@ -245,3 +247,31 @@ def test_what_transformers_built_is_gone_when_a_model_is_loaded(kernels: None, f
     assert isinstance(loaded.model, NativeModel)
     loaded = load(folders["llama"], forward="transformers")
     assert models() - before, "this one needs it"
+
+
+@with_kernels
+def test_weights_that_native_code_finds_no_memory_for_are_computed_with_by_torch(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiles = require_tool("g++", "install it, for example with `apt-get install g++`")
+    monkeypatch.setenv("CXX", compiles)
+    says = {"int rg_has_format(int)": "1", "int rg_panel()": "32", "void* rg_attention_create()": "(void*)1"}
+    others = [name for name, _, _ in library._SIGNATURES if not any(name in said for said in says)]
+    sources = tmp_path / "src"
+    sources.mkdir()
+    rest = "".join(f'extern "C" {name} {{ return {what}; }}\n' for name, what in says.items())
+    (sources / "api.cpp").write_text(source(functions=others, more=rest))
+    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path / "lib")
+    library.kernels.cache_clear()
+    try:
+        build.build_all()
+        with capture_logs() as logs:
+            loaded = load(folders["llama"])
+        with pytest.raises(UnsupportedModelError, match="native code cannot run it: no memory for weights"):
+            load(folders["llama"], forward="native")
+    finally:
+        library.kernels.cache_clear()
+    assert isinstance(loaded.model, TransformersModel)
+    [said] = [each for each in logs if each["event"] == FELL_BACK]
+    assert said["reason"].startswith("no memory for weights")
