@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hicache.tiers.memory import allocate
 from worker.model.linears import PackedLinear
 
 STREAM_BYTES = 1 << 29  # far more than any cache
@@ -16,9 +17,10 @@ _PRODUCT = (512, 1024, 1024)  # rows, inputs, outputs
 def stream_bytes_per_s(threads: int, *, num_bytes: int = STREAM_BYTES, repeat: int = 7) -> float:
     """Return the largest speed seen at which `threads` threads read memory from one end to the other.
 
-    Two loops of torch's are tried, a sum and a dot product: neither is the faster one everywhere.
+    Two loops of torch's are tried, a sum and a dot product: neither is the faster one everywhere. In huge pages, as weights
+    and pools are: in small ones a core reads little more than half as fast.
     """
-    numbers = torch.ones(num_bytes // 4)
+    numbers = allocate(num_bytes // 8 * 8).view(torch.float32)
     half = len(numbers) // 2
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

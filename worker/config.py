@@ -144,11 +144,16 @@ class ModelConfig:
     model: Name = "smollm2-135m-instruct"  # a known name, a Hugging Face folder, or a GGUF file
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     device: Name = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
-    threads: PositiveInt | None = None  # None: one for each core the process may use
+    # None: one for each core the process may use.
+    threads: Annotated[int, Ge(1), Le(1024)] | None = None
     # How forward passes run. auto: in native code for plain decoders on the CPU, else as transformers defines them.
     forward: Literal["auto", "native", "transformers"] = "auto"
     # The attention backend; auto: the best of what the machine has.
     attention: Literal["auto", "native", "flashinfer", "cascade", "torch"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.forward == "native" and self.attention not in {"auto", "native"}:
+            raise ValueError(f"forward 'native' attends in native code, not by attention {self.attention!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

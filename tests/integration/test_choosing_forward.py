@@ -39,7 +39,8 @@ from worker.native import build, library
 torch.set_num_threads(1)
 VOCAB_SIZE = Tokenizer.from_buffer(tiny_tokenizer_json()).get_vocab_size()
 PROMPT = [5, 9, 33, 70, 4]
-FELL_BACK = "forward passes run as transformers defines them"
+FELL_BACK = "forward passes don't run in native code"
+NATIVE = "forward passes run in native code"
 with_kernels = pytest.mark.skipif(not RUNNABLE, reason="there are no kernels for this processor")
 
 
@@ -106,6 +107,7 @@ def test_a_plain_decoder_runs_in_native_code(kernels: None, folders: dict[str, P
         loaded = load(folders["llama"], forward=forward)
     assert isinstance(loaded.model, NativeModel)
     assert answers(loaded) == plain_answers(folders["llama"])
+    assert NATIVE in [each["event"] for each in logs]
     assert FELL_BACK not in [each["event"] for each in logs]
 
 
@@ -140,7 +142,7 @@ def test_a_backend_that_is_named_computes_attention(
     loaded = load(folders["llama"], attention=attention)
     assert type(backend(loaded.model)) is expected
     assert answers(loaded) == plain_answers(folders["llama"])
-    with pytest.raises(UnsupportedModelError, match=rf"native code attends itself, not by '{attention}'$"):
+    with pytest.raises(ValueError, match=rf"attends in native code, not by attention '{attention}'$"):
         load(folders["llama"], attention=attention, forward="native")
 
 
@@ -166,7 +168,9 @@ def test_without_kernels_everything_is_computed_with_torch(
 def test_without_kernels_what_demands_them_is_refused_with_what_to_do(
     no_kernels: None, folders: dict[str, Path]
 ) -> None:
-    what_to_do = "they were not compiled: install a C\\+\\+ compiler, then run python -m worker.native.build"
+    what_to_do = (
+        "they were not compiled from these sources: with a C\\+\\+ compiler, python -m worker.native.build does"
+    )
     with pytest.raises(UnsupportedModelError, match=f"^worker.model.forward: .*: {what_to_do}"):
         load(folders["llama"], forward="native")
     there_is_not = f"^worker.model.attention: attention backend 'native' is not available: {what_to_do}"

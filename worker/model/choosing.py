@@ -39,9 +39,7 @@ def forward_model(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], confi
         except (NotPlainError, UnsupportedModelError, NativeError) as error:
             if config.forward == "native":
                 raise UnsupportedModelError(f"worker.model.forward: native code cannot run it: {error}") from error
-            _log.info("forward passes run as transformers defines them", reason=str(error))
-    elif config.forward == "native":
-        raise UnsupportedModelError(f"worker.model.forward: native code attends itself, not by {config.attention!r}")
+            _log.info("forward passes don't run in native code", reason=str(error))
     return _transformers(model, probed, config)
 
 
@@ -51,6 +49,7 @@ def _native(model: PreTrainedModel, probed: tuple[ProbedLayer, ...]) -> NativeMo
         raise NotPlainError(why_no_kernels() or f"native code runs on the CPU, not on {model.device.type}")
     decoder = NativeModel(plain_decoder(model, probed, native, torch.get_num_threads()))
     _check(model, probed, decoder)
+    _log.info("forward passes run in native code", kernels=native.variant.name)
     return decoder
 
 
@@ -77,6 +76,7 @@ def _backend(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], config: Mo
         if reason is not None:
             name = available[1]
             _log.info("attention runs in torch", backend=name, reason=reason)
+    _log.info("forward passes run as transformers defines them", attention=name)
     return backend_by_name(name, model.device)
 
 

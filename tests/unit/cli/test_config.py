@@ -209,6 +209,15 @@ def test_two_settings_that_do_not_go_together_are_both_named() -> None:
     assert message == "max_step_tokens (512) must be at least max_running (1000)"
 
 
+def test_native_passes_with_the_attention_of_torch_are_refused_before_a_model_is_read() -> None:
+    message = faults_of("worker.model.forward=native", "worker.model.attention=torch")["worker.model"]
+    assert message == "forward 'native' attends in native code, not by attention 'torch'"
+
+
+def test_more_threads_than_any_machine_has_are_refused() -> None:
+    assert "1024" in faults_of("worker.model.threads=100000")["worker.model.threads"]
+
+
 def test_a_value_where_a_section_is_needed_is_named() -> None:
     assert faults_of("worker=3", "worker.engine.max_running=8") == {
         "worker.engine.max_running": "worker is a value and has no settings inside"

@@ -58,7 +58,9 @@ def test_a_variant_that_was_not_compiled_is_passed_over(sources: Path, compiler:
 def test_nothing_compiled_is_told_with_what_to_do(sources: Path) -> None:
     assert kernels() is None
     reason = why_no_kernels()
-    assert reason == "they were not compiled: install a C++ compiler, then run python -m worker.native.build"
+    assert (
+        reason == "they were not compiled from these sources: with a C++ compiler, python -m worker.native.build does"
+    )
 
 
 def test_an_architecture_without_kernels_is_named(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
