@@ -17,8 +17,8 @@ _PRODUCT = (512, 1024, 1024)  # rows, inputs, outputs
 def stream_bytes_per_s(threads: int, *, num_bytes: int = STREAM_BYTES, repeat: int = 7) -> float:
     """Return the largest speed seen at which `threads` threads read memory from one end to the other.
 
-    Two loops of torch's are tried, a sum and a dot product: neither is the faster one everywhere. In huge pages, as weights
-    and pools are: in small ones a core reads little more than half as fast.
+    Two loops of torch's are tried, a sum and a dot product: neither is the faster one everywhere. In huge pages, as
+    weights and pools are: in small ones a core reads little more than half as fast.
     """
     numbers = allocate(num_bytes // 8 * 8).view(torch.float32)
     half = len(numbers) // 2

@@ -19,9 +19,10 @@ _COMMANDS = {
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }
 
-# What libraries read of the environment when they are loaded, unless it is set already. Behind a step a worker's compute
-# threads spin for half a millisecond and then sleep. By default they spin for several: that takes a core from the gateway
-# and from what the worker does between steps. Sleeping at once would cost as much: each layer of torch wakes them up.
+# What libraries read of the environment when they are loaded, unless it is set already. Behind a step a worker's
+# compute threads spin for half a millisecond and then sleep. By default they spin for several: that takes a core from
+# the gateway, and from what the worker does between steps. Sleeping at once costs more where torch computes: each of
+# its layers would wake them.
 _ENVIRONMENT = {"worker": {"GOMP_SPINCOUNT": "20000"}}
 
 # Which extra brings a module that a subcommand could not import.

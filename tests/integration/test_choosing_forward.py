@@ -168,9 +168,7 @@ def test_without_kernels_everything_is_computed_with_torch(
 def test_without_kernels_what_demands_them_is_refused_with_what_to_do(
     no_kernels: None, folders: dict[str, Path]
 ) -> None:
-    what_to_do = (
-        "they were not compiled from these sources: with a C\\+\\+ compiler, python -m worker.native.build does"
-    )
+    what_to_do = "not compiled from these sources: with a C\\+\\+ compiler, python -m worker.native.build does"
     with pytest.raises(UnsupportedModelError, match=f"^worker.model.forward: .*: {what_to_do}"):
         load(folders["llama"], forward="native")
     there_is_not = f"^worker.model.attention: attention backend 'native' is not available: {what_to_do}"

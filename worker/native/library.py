@@ -188,7 +188,7 @@ def why_no_kernels() -> str | None:
     if not variants():
         return f"there are none for {platform.machine()}"
     if not any(library_path(variant).exists() for variant in variants()):
-        return "they were not compiled from these sources: with a C++ compiler, python -m worker.native.build does"
+        return "not compiled from these sources: with a C++ compiler, python -m worker.native.build does"
     failures = [reason for variant in runnable_variants() if (reason := _why_not_loaded(variant)) is not None]
     if failures:
         return f"they cannot be loaded: {'; '.join(failures)}"

@@ -1,5 +1,6 @@
 // The plain C interface of this library. Every handle that is made is freed by its own function; a null handle or a
-// negative number says that there was no memory, or no such number format in this build.
+// negative number says that there was no memory for weights or for a step's states and activations, or that this build
+// has no such number format. Memory for small things (a plan, a handle) is taken for granted.
 #include "decoder.h"
 
 namespace {

@@ -349,7 +349,8 @@ void finish_row(
         float maximum = call.sinks ? call.sinks[head] : -INFINITY;
         for (int i = 0; i < spans; i++) maximum = std::max(maximum, span(i)->maximum);
         float sum = call.sinks ? exp(splat(call.sinks[head] - maximum))[0] : 0;
-        float shares[4096];
+        static thread_local std::vector<float> shares;
+        shares.resize(spans);
         for (int i = 0; i < spans; i++) {
             shares[i] = exp(splat(span(i)->maximum - maximum))[0];
             sum += span(i)->sum * shares[i];
