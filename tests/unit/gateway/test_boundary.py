@@ -70,7 +70,13 @@ async def runs_late(request: object, context: Any) -> None:
 
 @pytest.mark.parametrize(
     ("remaining_s", "code"),
-    [(-0.1, "DEADLINE_EXCEEDED"), (0.0, "DEADLINE_EXCEEDED"), (5.0, "CANCELLED"), (None, "CANCELLED")],
+    [
+        (-0.1, "DEADLINE_EXCEEDED"),
+        (0.0, "DEADLINE_EXCEEDED"),
+        (0.01, "DEADLINE_EXCEEDED"),
+        (5.0, "CANCELLED"),
+        (None, "CANCELLED"),
+    ],
 )
 async def test_a_write_that_fails_is_a_client_that_has_gone(remaining_s: float | None, code: str) -> None:
     with capture_logs() as logs:
