@@ -15,7 +15,6 @@ template <class T>
 class Buffer {
   public:
     Buffer() = default;
-    explicit Buffer(size_t size) { allocate(size); }
     Buffer(Buffer&& other) noexcept : data_(other.data_), size_(other.size_) { other.data_ = nullptr, other.size_ = 0; }
     Buffer& operator=(Buffer&& other) noexcept {
         std::swap(data_, other.data_);

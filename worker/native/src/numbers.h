@@ -14,7 +14,6 @@ struct Float32 {
 
     static float widen(Stored x) { return x; }
     static Stored narrow(float x) { return x; }
-    static Vec load_wide(const Stored* from) { return load(from); }
     static void store_narrow(Stored* to, Vec v) { store(to, v); }
 
     using Operand = Vec;
@@ -38,10 +37,6 @@ struct BFloat16 {
 
     static float widen(Stored x) { return widen_bf16(x); }
     static Stored narrow(float x) { return round_bf16(x); }
-    static Vec load_wide(const Stored* from) {
-        const __m256i narrow = _mm256_loadu_si256((const __m256i*)from);
-        return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16);
-    }
     static void store_narrow(Stored* to, Vec v) {
         _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)v));
     }
