@@ -28,7 +28,7 @@ from benchmarks.comparison import System
 from benchmarks.gateway_client import gateway_client
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.peers import PEERS, Peer, PeerMissingError, PeerSettings, model_folder
-from benchmarks.stack import Stack, running_stack, settings
+from benchmarks.stack import Stack, add_stack_arguments, check_stack_arguments, running_stack, settings
 from benchmarks.workloads import TITLES, WORKLOADS, TokenText, document
 
 
@@ -71,14 +71,11 @@ def _parse() -> argparse.Namespace:
     add("--output", type=int, default=32, help="two tenants: tokens to generate for each request (default 32)")
     add("--concurrency", type=int, default=32, help="two tenants: requests at a time (default 32)")
     add("--seed", type=int, default=0)
-    add("--target", help="host:port of a gateway that runs already")
-    add("--key", help="API key for --target")
-    add("--serve-argument", action="append", default=[], help="handed on to `radixgate serve`")
+    add_stack_arguments(parser)
     add("--json", type=Path, help="write all figures here")
     add("--plot", type=Path, help="write a picture here (PNG or SVG)")
     arguments = parser.parse_args()
-    if bool(arguments.target) != bool(arguments.key):
-        parser.error("--target and --key go together")
+    check_stack_arguments(parser, arguments)
     if arguments.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     if arguments.peer and not arguments.workload:

@@ -1,5 +1,6 @@
 """Starts the whole stack as a user would: `radixgate serve --demo`."""
 
+import argparse
 import json
 import sys
 import tempfile
@@ -44,3 +45,16 @@ def settings(**values: str | int) -> list[str]:
         for name, value in values.items()
         for argument in ("--set", f"{name.replace('__', '.')}={json.dumps(value)}")
     ]
+
+
+def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
+    """Let a benchmark's user name a stack that runs already, or say more of the one that is started."""
+    parser.add_argument("--target", help="host:port of a gateway that runs already")
+    parser.add_argument("--key", help="API key for --target")
+    parser.add_argument("--serve-argument", action="append", default=[], help="handed on to `radixgate serve`")
+
+
+def check_stack_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the program, with a message, if what `add_stack_arguments` added doesn't go together."""
+    if bool(arguments.target) != bool(arguments.key):
+        parser.error("--target and --key go together")

@@ -26,7 +26,7 @@ from benchmarks import ttft_model, ttft_report
 from benchmarks.gateway_client import gateway_client
 from benchmarks.load import Client, Timing, send_all
 from benchmarks.machine import describe_machine, write_report
-from benchmarks.stack import running_stack, settings
+from benchmarks.stack import add_stack_arguments, check_stack_arguments, running_stack, settings
 from benchmarks.ttft_model import Work
 from benchmarks.workloads import Tokens, TokenText, Turn, document
 
@@ -145,14 +145,11 @@ def _parse() -> argparse.Namespace:
     add("--dtype", choices=("bf16", "fp32"), default="bf16")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)))
     add("--seed", type=int, default=0)
-    add("--target", help="host:port of a gateway that runs already")
-    add("--key", help="API key for --target")
-    add("--serve-argument", action="append", default=[], help="handed on to `radixgate serve`")
+    add_stack_arguments(parser)
     add("--json", type=Path, help="write all figures here")
     add("--plot", type=Path, help="write a picture here (PNG or SVG)")
     arguments = parser.parse_args()
-    if bool(arguments.target) != bool(arguments.key):
-        parser.error("--target and --key go together")
+    check_stack_arguments(parser, arguments)
     if arguments.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     if min(arguments.lengths) < 1 or not all(0 <= ratio < 1 for ratio in arguments.ratios):
