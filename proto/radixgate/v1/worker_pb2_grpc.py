@@ -46,6 +46,21 @@ class WorkerServiceStub:
                 request_serializer=radixgate_dot_v1_dot_worker__pb2.ConnectRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_worker__pb2.ConnectResponse.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/radixgate.v1.WorkerService/LoadAdapter',
+                request_serializer=radixgate_dot_v1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_worker__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/radixgate.v1.WorkerService/UnloadAdapter',
+                request_serializer=radixgate_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
+        self.ListAdapters = channel.unary_unary(
+                '/radixgate.v1.WorkerService/ListAdapters',
+                request_serializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -70,6 +85,30 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Reads a LoRA adapter from a PEFT folder on the worker's machine. From the
+        moment this returns requests may name it. Under a name that the same
+        tenants have already the new weights take over; requests on the old ones
+        finish on them, then those are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Takes an adapter away. New requests are refused at once; returns when
+        those that use it have ended, and what was cached for it is dropped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAdapters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -82,6 +121,21 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=radixgate_dot_v1_dot_worker__pb2.ConnectRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_worker__pb2.ConnectResponse.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_worker__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_worker__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_worker__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_worker__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'ListAdapters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAdapters,
+                    request_deserializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +194,87 @@ class WorkerService:
             '/radixgate.v1.WorkerService/Connect',
             radixgate_dot_v1_dot_worker__pb2.ConnectRequest.SerializeToString,
             radixgate_dot_v1_dot_worker__pb2.ConnectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.WorkerService/LoadAdapter',
+            radixgate_dot_v1_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_worker__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.WorkerService/UnloadAdapter',
+            radixgate_dot_v1_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_worker__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAdapters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.WorkerService/ListAdapters',
+            radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.SerializeToString,
+            radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,17 @@ class WorkerServiceStub:
     per engine step with all their tokens the other way. When the stream
     ends, whatever it still had running is cancelled.
     """
+    LoadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]
+    """Reads a LoRA adapter from a PEFT folder on the worker's machine. From the
+    moment this returns requests may name it. Under a name that the same
+    tenants have already the new weights take over; requests on the old ones
+    finish on them, then those are gone.
+    """
+    UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]
+    """Takes an adapter away. New requests are refused at once; returns when
+    those that use it have ended, and what was cached for it is dropped.
+    """
+    ListAdapters: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -61,6 +72,17 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     per engine step with all their tokens the other way. When the stream
     ends, whatever it still had running is cancelled.
     """
+    LoadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]  # type: ignore[assignment]
+    """Reads a LoRA adapter from a PEFT folder on the worker's machine. From the
+    moment this returns requests may name it. Under a name that the same
+    tenants have already the new weights take over; requests on the old ones
+    finish on them, then those are gone.
+    """
+    UnloadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
+    """Takes an adapter away. New requests are refused at once; returns when
+    those that use it have ended, and what was cached for it is dropped.
+    """
+    ListAdapters: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]  # type: ignore[assignment]
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Private: between gateways and workers. Not authenticated by API keys; keep
@@ -87,5 +109,34 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         per engine step with all their tokens the other way. When the stream
         ends, whatever it still had running is cancelled.
         """
+
+    @_abc_1.abstractmethod
+    def LoadAdapter(
+        self,
+        request: _worker_pb2.LoadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.LoadAdapterResponse, _abc.Awaitable[_worker_pb2.LoadAdapterResponse]]:
+        """Reads a LoRA adapter from a PEFT folder on the worker's machine. From the
+        moment this returns requests may name it. Under a name that the same
+        tenants have already the new weights take over; requests on the old ones
+        finish on them, then those are gone.
+        """
+
+    @_abc_1.abstractmethod
+    def UnloadAdapter(
+        self,
+        request: _worker_pb2.UnloadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.UnloadAdapterResponse, _abc.Awaitable[_worker_pb2.UnloadAdapterResponse]]:
+        """Takes an adapter away. New requests are refused at once; returns when
+        those that use it have ended, and what was cached for it is dropped.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAdapters(
+        self,
+        request: _worker_pb2.ListAdaptersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.ListAdaptersResponse, _abc.Awaitable[_worker_pb2.ListAdaptersResponse]]: ...
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
