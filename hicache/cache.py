@@ -220,6 +220,10 @@ class PrefixCache:
         """Return the figures of the tiers below; None if there are none."""
         return None
 
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """Return those that have something in a tier."""
+        return tuple(self._tree.roots.spaces)
+
     def holdings(self, namespace: Namespace) -> Holdings:
         """Return what a namespace has in each tier."""
         space = self._tree.roots.spaces.get(namespace)

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 Int32Array = NDArray[np.int32]
 
+BASE_MODEL = -1
+"""In `Batch.adapters`: the sequence runs on the base model's own weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -78,6 +81,9 @@ class Batch:
     kv_indices: Int32Array  # int32[kv_indptr[-1]], slot ids
     samples: tuple[SampleRow, ...]  # rows that sample, in order of sequence
     gates: tuple[LayerGate, ...] = ()  # of loads under way that some sequence reads
+    # int32[num_sequences]: the place of each sequence's adapter, BASE_MODEL for none; None: nobody has one. Sequences
+    # with the same adapter stand side by side.
+    adapters: Int32Array | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -57,6 +57,10 @@ class EngineConfig:
     headroom_tokens: PositiveInt = 16
     # A request waits for another one's prefill if that saves it this many tokens.
     min_shared_tokens: PositiveInt = 16
+    max_resident_adapters: Annotated[int, Ge(0), Le(1024)] = 8  # LoRA adapters on the device at a time
+    max_adapter_rank: Annotated[int, Ge(1), Le(1024)] = 128
+    # An adapter waits this long for a place on the device; then sequences that run with another one are paused for it.
+    adapter_patience_s: PositiveFloat = 0.5
     check: bool = False  # verify every invariant of cache and engine whenever nothing runs (for debugging)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 
-from worker.batch import Batch, Int32Array, SampleRow
+from worker.batch import BASE_MODEL, Batch, Int32Array, SampleRow
 from worker.engine.step import Chunk
 
 _MIN_CAPACITY = 4096  # slot ids
@@ -46,6 +46,7 @@ class BatchBuilder:
             kv_indices=kv_indices,
             samples=_samples(chunks, qo_indptr),
             gates=tuple([gate for chunk in chunks if (gate := chunk.sequence.gate) is not None]),
+            adapters=_adapters(chunks),
         )
 
     def _pack(self, chunks: SequenceOf[Chunk], num_slots: int) -> Int32Array:
@@ -71,6 +72,13 @@ def _token_ids(chunks: SequenceOf[Chunk]) -> Int32Array:
 def _samples(chunks: SequenceOf[Chunk], qo_indptr: Int32Array) -> tuple[SampleRow, ...]:
     ends = qo_indptr[1:].tolist()
     return tuple([chunk.sequence.sample_row(end - 1) for chunk, end in zip(chunks, ends, strict=True) if chunk.samples])
+
+
+def _adapters(chunks: SequenceOf[Chunk]) -> Int32Array | None:
+    places = [chunk.sequence.adapter_place for chunk in chunks]
+    if all(place is None for place in places):
+        return None
+    return np.array([BASE_MODEL if place is None else place for place in places], dtype=np.int32)
 
 
 def _indptr(lengths: Int32Array) -> Int32Array:

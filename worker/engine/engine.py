@@ -17,8 +17,10 @@ from hicache.cache import PrefixCache
 from worker.batch import AsyncExecutor, Batch, PendingStep, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
 from worker.engine import waiting
+from worker.engine.adapters import AdapterPlaces, AdapterSource, AdapterState, NoAdapters
 from worker.engine.batches import BatchBuilder
 from worker.engine.deadlines import Deadlines
+from worker.engine.departures import Departures, OnGone
 from worker.engine.faults import report
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
@@ -54,6 +56,7 @@ class Engine:
         limits: ModelLimits,
         config: EngineConfig,
         *,
+        adapters: AdapterSource | None = None,
         observer: EngineObserver | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -63,7 +66,9 @@ class Engine:
         self._config = config
         self._observer = observer or NullObserver()
         self._clock = clock
-        self._scheduler = Scheduler(cache, waiting.by_name(config.order), config)
+        self._adapters = AdapterPlaces(adapters or NoAdapters(), config.adapter_patience_s)
+        self._departures = Departures(cache, self._adapters)
+        self._scheduler = Scheduler(cache, waiting.by_name(config.order), self._adapters, config)
         self._deadlines = Deadlines()
         self._batches = BatchBuilder()
         self._telling = Telling(text, self._observer)
@@ -94,7 +99,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether the next step has something to do or to say."""
-        return bool(self._sequences) or len(self._telling) > 0
+        return bool(self._sequences) or len(self._telling) > 0 or len(self._departures) > 0
 
     @property
     def next_deadline(self) -> float | None:
@@ -123,6 +128,7 @@ class Engine:
         sequence = Sequence(request, self._num_submitted, now, ends)
         self._num_submitted += 1
         self._scheduler.enqueue(sequence, now)  # if that raises, the sequence was never here
+        self._adapters.joined(sequence)
         self._sequences[request.sequence_id] = sequence
         self._deadlines.watch(sequence)
 
@@ -135,6 +141,21 @@ class Engine:
         if sequence is not None:
             self._now = now
             self._end_soon(sequence, Failure(FailureCode.CANCELLED, "the request was cancelled"))
+
+    def add_adapter(self, revision: str) -> None:
+        """From now on requests may name the adapter, which the source can bring to the device."""
+        self._adapters.add(revision)
+
+    def retire_adapter(self, revision: str, until: float, on_gone: OnGone) -> None:
+        """Refuse new requests for an adapter, and take it away when those here have ended.
+
+        Those that haven't by `until` fail. Then what the cache has of it is dropped, and `on_gone` is called.
+        """
+        self._departures.announce(revision, until, on_gone)
+
+    def adapters(self) -> tuple[AdapterState, ...]:
+        """Return the state of each adapter that requests may name or still use."""
+        return self._adapters.states()
 
     def close(self) -> None:
         """From now on refuse what is submitted; what is here goes on."""
@@ -152,6 +173,7 @@ class Engine:
                 self._end(sequence, failure)
             except Exception as error:  # noqa: BLE001 - every one of them is owed its end
                 report("sequence ended badly", error, request_id=sequence.request.request_id)
+        self._departures.complete()
 
     def step(self, now: float) -> list[SequenceOutput]:
         """Make one step from beginning to end, and return the news of all sequences that have some."""
@@ -166,6 +188,7 @@ class Engine:
         self._now = now
         for sequence in self._deadlines.expired(now):
             self._end(sequence, Failure(FailureCode.DEADLINE_EXCEEDED, "the deadline has passed"))
+        self._end_without_adapter(now)
         self._cache.tick(now)
         step = self._scheduler.schedule(now)
         self._tell_admitted(step.admitted, now)
@@ -228,6 +251,8 @@ class Engine:
     def _refusal(self, request: Request) -> Failure | None:
         if self._closed:
             return Failure(FailureCode.SHUTTING_DOWN, "the worker is shutting down")
+        if not self._adapters.knows(request.adapter_revision):
+            return Failure(FailureCode.NOT_FOUND, f"adapter {request.adapter!r} is not loaded here", "adapter")
         failure = refusal(request, self._limits, self.max_sequence_tokens)
         if failure is None and len(self._sequences) >= self._config.max_running + self._config.max_waiting:
             return Failure(
@@ -236,6 +261,19 @@ class Engine:
                 f"and {self._config.max_waiting} waiting",
             )
         return failure
+
+    def _end_without_adapter(self, now: float) -> None:
+        """End those whose adapter is taken away and out of time, or could not be brought to the device."""
+        for revision in self._departures.out_of_time(now):
+            self._end_users(revision, Failure(FailureCode.NOT_FOUND, "the adapter was unloaded", "adapter"))
+        for revision in self._adapters.failed():
+            self._end_users(revision, Failure(FailureCode.INTERNAL, "the adapter could not be brought to the device"))
+        self._departures.complete()
+
+    def _end_users(self, revision: str, failure: Failure) -> None:
+        for sequence in [each for each in self._sequences.values() if each.request.adapter_revision == revision]:
+            self._departures.failed(sequence)
+            self._end(sequence, failure)
 
     def _take_in(self, under_way: "_StepUnderWay") -> None:
         step = under_way.step
@@ -309,6 +347,7 @@ class Engine:
         del self._sequences[sequence.request.sequence_id]
         self._deadlines.ended(sequence)
         self._scheduler.remove(sequence, self._now)
+        self._adapters.left(sequence)
 
 
 @dataclass(frozen=True, slots=True)

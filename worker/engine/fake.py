@@ -8,13 +8,14 @@ known for what it is.
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hicache.copies.transfer import Copy, Direction
-from worker.batch import Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
+from worker.batch import BASE_MODEL, Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
 
 _START = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
@@ -32,11 +33,53 @@ class SlotContentError(AssertionError):
     """The slots of a batch don't hold what its sequences need."""
 
 
-class FakeExecutor:
-    """Implements Executor over an array of slot contents."""
+class FakeTicket:
+    def __init__(self, done: bool, failed: bool) -> None:
+        self.done = done
+        self.failed = failed
 
-    def __init__(self, num_slots: int, vocab_size: int) -> None:
+
+class FakeAdapters:
+    """Implements AdapterSource: places that know which adapter lies at them.
+
+    `slow` loads end when a test says so; those of the revisions in `broken` fail.
+    """
+
+    def __init__(self, num_places: int) -> None:
+        self.num_places = num_places
+        self.places: list[str | None] = [None] * num_places
+        self.loads: list[tuple[str, int]] = []
+        self.slow = False
+        self.broken: set[str] = set()
+        self._under_way: list[tuple[FakeTicket, str, int]] = []
+
+    def load(self, revision: str, place: int) -> FakeTicket:
+        self.loads.append((revision, place))
+        self.places[place] = None
+        ticket = FakeTicket(False, False)
+        self._under_way.append((ticket, revision, place))
+        if not self.slow:
+            self.finish()
+        return ticket
+
+    def forget(self, revision: str, place: int | None) -> None:
+        if place is not None:
+            self.places[place] = None
+
+    def finish(self) -> None:
+        """All loads under way end."""
+        for ticket, revision, place in self._under_way:
+            ticket.done, ticket.failed = True, revision in self.broken
+            self.places[place] = None if ticket.failed else revision
+        self._under_way = []
+
+
+class FakeExecutor:
+    """Implements Executor over an array of slot contents. KV depends on the adapter at a sequence's place as well."""
+
+    def __init__(self, num_slots: int, vocab_size: int, adapters: FakeAdapters | None = None) -> None:
         self._vocab_size = vocab_size
+        self._adapters = adapters
         self.contents = _empty(num_slots)
         # Views of it, one for each field.
         self._tokens: NDArray[np.int64] = self.contents["token"]
@@ -75,7 +118,7 @@ class FakeExecutor:
         rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
         slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
         num_cached = len(slots) - (rows.stop - rows.start)
-        history = self._read(slots[:num_cached])
+        history = self._read(slots[:num_cached], self._beginning(batch, index))
         written = batch.out_slots[rows]
         self._tokens[written] = batch.token_ids[rows]
         self._positions[written] = batch.positions[rows]
@@ -84,14 +127,23 @@ class FakeExecutor:
             self._histories[slot] = history[0]
         return history
 
-    def _read(self, slots: Int32Array) -> Digests:
+    def _beginning(self, batch: Batch, index: int) -> Digests:
+        """Return the digest of no tokens for the sequence's adapter."""
+        if batch.adapters is None or batch.adapters[index] == BASE_MODEL:
+            return _START
+        revision = self._adapters.places[batch.adapters[index]] if self._adapters is not None else None
+        if revision is None:
+            raise SlotContentError("a sequence names a place where no adapter lies")
+        return _beginning(revision)
+
+    def _read(self, slots: Int32Array, beginning: Digests) -> Digests:
         """Return the digest of the history in `slots`, uint64[1], having verified all of it."""
         if len(slots) == 0:
-            return _START
+            return beginning
         if not np.array_equal(self._positions[slots], np.arange(len(slots))):
             raise SlotContentError("a slot holds another position's token, or none")
         histories = self._histories[slots]
-        before = np.concatenate((_START, histories[:-1]))
+        before = np.concatenate((beginning, histories[:-1]))
         if not np.array_equal(_extend(before, self._tokens[slots]), histories):
             raise SlotContentError("a slot holds a token of another history")
         return histories[-1:]
@@ -132,9 +184,9 @@ class HostContents:
         self.contents[host_slots] = np.frombuffer(page, dtype=_CONTENT)
 
 
-def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
+def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int, adapter: str = "") -> list[int]:
     """Return what FakeExecutor samples after a prompt, if nothing is banned: the truth, without slots and steps."""
-    history: Digests = _START
+    history: Digests = _beginning(adapter) if adapter else _START
     for token_id in token_ids:
         history = _extend(history, np.array([token_id]))
     sampled: list[int] = []
@@ -182,6 +234,11 @@ def _empty(num_slots: int) -> Contents:
     contents: Contents = np.zeros(num_slots, dtype=_CONTENT)
     contents["token"] = contents["position"] = _NOTHING
     return contents
+
+
+def _beginning(revision: str) -> Digests:
+    digest = blake2b(revision.encode(), digest_size=8).digest()
+    return _START ^ np.frombuffer(digest, dtype=np.uint64)
 
 
 def _extend(history: Digests, token_ids: NDArray[Any]) -> Digests:

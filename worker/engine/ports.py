@@ -31,6 +31,12 @@ class Request:
     adapter: str = ""
     deadline: float | None = None
     priority: int = 0
+    weight: float = 1.0  # of its tenant, against others of the same priority
+
+    @property
+    def adapter_revision(self) -> str:
+        """The adapter that computes it, "" for the base model: the very one that its KV is filed under."""
+        return self.key.namespaces[-1].adapter_revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from bisect import insort
 from operator import attrgetter
 
 from hicache.cache import PrefixCache
+from worker.batch import BASE_MODEL
 from worker.config import EngineConfig
+from worker.engine.adapters import AdapterPlaces
 from worker.engine.inflight import InFlightPrefixes
 from worker.engine.ports import Admission
 from worker.engine.sequence import Sequence
@@ -40,7 +42,15 @@ class _Draft:
             self.budget += chunk.end - chunk.start
 
     def step(self) -> Step:
-        return Step(tuple(self._chunks.values()), tuple(self.admitted), tuple(self.paused))
+        chunks = tuple(self._chunks.values())
+        if any([chunk.sequence.adapter_place is not None for chunk in chunks]):
+            chunks = tuple(sorted(chunks, key=_adapter_place))  # side by side they are computed together
+        return Step(chunks, tuple(self.admitted), tuple(self.paused))
+
+
+def _adapter_place(chunk: Chunk) -> int:
+    place = chunk.sequence.adapter_place
+    return BASE_MODEL if place is None else place
 
 
 class Scheduler:
@@ -56,9 +66,10 @@ class Scheduler:
     for all layers, so that executors need not know of copies.
     """
 
-    def __init__(self, cache: PrefixCache, line: WaitingLine, config: EngineConfig) -> None:
+    def __init__(self, cache: PrefixCache, line: WaitingLine, adapters: AdapterPlaces, config: EngineConfig) -> None:
         self._cache = cache
         self._line = line
+        self._adapters = adapters
         self._config = config
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
@@ -99,6 +110,7 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
         draft = _Draft(self._config.max_step_tokens)
+        self._pause_for_adapters(draft, now)
         self._continue_running(draft, now)
         self._start_waiting(draft, now)
         return draft.step()
@@ -135,10 +147,17 @@ class Scheduler:
             assert sequence.lease is not None, f"{sequence.request.sequence_id} runs without slots"
             assert sequence.num_computed <= sequence.lease.num_tokens, "computed tokens without slots"
             assert sequence.num_computed < sequence.num_known, "a running sequence has nothing to do"
+        self._adapters.check(self._running)
         for sequence in self._line.candidates():
             assert sequence.lease is None, f"{sequence.request.sequence_id} waits and holds slots"
             assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"
         self._in_flight.check()
+
+    def _pause_for_adapters(self, draft: _Draft, now: float) -> None:
+        overdue = self._adapters.overdue(now)
+        if overdue:
+            for sequence in [each for each in self._running if each.request.adapter_revision in overdue]:
+                self._pause(sequence, draft, now)
 
     def _continue_running(self, draft: _Draft, now: float) -> None:
         decoding: list[Sequence] = []
@@ -223,6 +242,7 @@ class Scheduler:
     def _release(self, sequence: Sequence, now: float) -> None:
         lease = sequence.lease
         assert lease is not None
+        self._adapters.give_back(sequence)
         num_computed = min(sequence.num_computed, lease.num_tokens)  # less if a load failed that it followed
         sequence.stop()
         with lease:
@@ -237,6 +257,8 @@ class Scheduler:
                 continue
             if sequence.prefetch is not None and sequence.prefetch.pending:
                 continue  # for a bounded time
+            if not self._adapters.is_ready(sequence, now):
+                continue
             max_tokens = len(sequence.key) - 1
             hit = self._cache.peek(sequence.key, max_tokens=max_tokens)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
@@ -269,6 +291,7 @@ class Scheduler:
             lease.release()
             return False
         self._line.remove(sequence)
+        self._adapters.take(sequence, now)
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)
         if not sequence.awaits_load:

@@ -40,6 +40,7 @@ class Sequence:
         self.text: TextStream | None = None
         self.admission: Admission | None = None
         self.num_pauses = 0
+        self.adapter_place: int | None = None  # of the adapter that it runs with
         self.last_token_at = arrived_at
         self.ended = False
         self.fault: FinishReason | Failure | None = None  # what ends it, found out while its text was made

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from worker.engine.delivery import Deliver, Delivery
+from worker.engine.departures import OnGone
 from worker.engine.engine import DuplicateSequenceError, Engine
 from worker.engine.faults import report
 from worker.engine.ports import Request, SequenceId, SequenceOutput
@@ -40,6 +41,18 @@ class _Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class _AddAdapter:
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class _RetireAdapter:
+    revision: str
+    until: float
+    on_gone: OnGone
+
+
+@dataclass(frozen=True, slots=True)
 class _Drain:
     deadline: float
 
@@ -54,7 +67,7 @@ class _Stop:
     pass
 
 
-_Command = _Submit | _Cancel | _Drain | _Wake | _Stop
+_Command = _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Drain | _Wake | _Stop
 
 
 class EngineThread:
@@ -95,6 +108,17 @@ class EngineThread:
     def cancel(self, sequence_id: SequenceId) -> None:
         """End a sequence before the next step. Returns at once."""
         self._enter(_Cancel(sequence_id))
+
+    def add_adapter(self, revision: str) -> None:
+        """Requests submitted from now on may name the adapter. Returns at once."""
+        self._enter(_AddAdapter(revision))
+
+    def retire_adapter(self, revision: str, grace_s: float, on_gone: OnGone) -> bool:
+        """Take an adapter away once its users have ended, at the latest after `grace_s`. Returns at once.
+
+        `on_gone` is called from the engine's thread then. False: the engine has stopped, and calls nobody.
+        """
+        return self._enter(_RetireAdapter(revision, self._clock() + grace_s, on_gone))
 
     def wake(self) -> None:
         """Something that the engine waits for has ended. Returns at once; from any thread."""
@@ -176,13 +200,17 @@ class EngineThread:
         except Empty:
             return True
 
-    def _carry_out(self, command: _Submit | _Cancel | _Drain | _Wake) -> None:
+    def _carry_out(self, command: _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Drain | _Wake) -> None:
         try:
             match command:
                 case _Submit(request, at):
                     self._engine.submit(request, at)
                 case _Cancel(sequence_id):
                     self._engine.cancel(sequence_id, self._clock())
+                case _AddAdapter(revision):
+                    self._engine.add_adapter(revision)
+                case _RetireAdapter(revision, until, on_gone):
+                    self._engine.retire_adapter(revision, until, on_gone)
                 case _Drain(deadline):
                     self._engine.close()
                     self._drain_until = deadline

@@ -21,7 +21,7 @@ from worker.engine import (
     SequenceOutput,
 )
 from worker.engine.executors import InlineExecutor
-from worker.engine.fake import FakeExecutor, NumberText
+from worker.engine.fake import FakeAdapters, FakeExecutor, NumberText
 from worker.errors import Failure
 
 VOCAB = 1000
@@ -63,8 +63,8 @@ class ScriptedExecutor:
     run; `drop` results are left out; a prompt that begins with a token of `spoil` gets that token id sampled.
     """
 
-    def __init__(self, num_slots: int) -> None:
-        self.inner = FakeExecutor(num_slots, VOCAB)
+    def __init__(self, num_slots: int, adapters: FakeAdapters | None = None) -> None:
+        self.inner = FakeExecutor(num_slots, VOCAB, adapters)
         self.break_in: set[int] = set()
         self.before_run: Callable[[], object] = lambda: None
         self.drop = 0
@@ -168,11 +168,12 @@ class Rig:
         observer: EngineObserver | None = None,
         cache: Callable[[FakeExecutor], PrefixCache] | None = None,
         running: Callable[[Executor], AsyncExecutor] = InlineExecutor,
+        adapters: FakeAdapters | None = None,
     ) -> None:
         """`cache` makes another one than the plain one, with what the executor computes in its slots."""
         self.now = 0.0
         self.beside: Callable[[], object] | None = None
-        self.executor = ScriptedExecutor(num_slots)
+        self.executor = ScriptedExecutor(num_slots, adapters)
         self.cache = PrefixCache(num_slots, page_size=page_size) if cache is None else cache(self.executor.inner)
         self.observer = Recorder()
         self._started = WatchedExecutor(running(self.executor))
@@ -182,6 +183,7 @@ class Rig:
             text or NumberText(),
             ModelLimits(VOCAB, context_length, eos_token_ids),
             config or EngineConfig(),
+            adapters=adapters,
             observer=observer or self.observer,
             clock=clock or (lambda: self.now),
         )
