@@ -9,14 +9,14 @@ import argparse
 
 from worker.model.gguf import converted
 from worker.model.progress import SilentProgress
-from worker.model.sources import GgufFile, cache_folder, find_model
+from worker.model.sources import HuggingFaceFolder, cache_folder, find_model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a name, a folder or a GGUF file, as for `worker.model.model`")
     source = find_model(parser.parse_args().model)
-    if isinstance(source, GgufFile):
+    if not isinstance(source, HuggingFaceFolder):
         source = converted(source, cache_folder(), SilentProgress())
     print(source.path)
 

@@ -4,10 +4,12 @@ Reading a GGUF takes tens of seconds, the converted folder under one. Weights ar
 file dequantises to, from which float32 and bfloat16 both load without a second rounding.
 
 A folder is whole or not there: it is built beside its place, under a lock that lets only one process build it, and
-renamed last. Its name holds a digest of the GGUF file, so another file under the same name gets another folder.
+renamed last. Its name holds a digest of the GGUF file, so another file under the same name gets another folder. A file
+that comes in parts is put together for the conversion, checked, and gone when that has ended.
 """
 
 import fcntl
+import hashlib
 import json
 import re
 import shutil
@@ -22,22 +24,23 @@ from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from worker.errors import UnsupportedModelError
 from worker.model.bars import reporting_bars
-from worker.model.gguf_tokenizer import read_gguf_tokenizer
+from worker.model.gguf_config import complete_config
+from worker.model.gguf_tokenizer import end_token_ids, read_gguf_tokenizer
 from worker.model.progress import ProgressReporter
 from worker.model.revision import combine, file_digest
-from worker.model.sources import GgufFile, HuggingFaceFolder
+from worker.model.sources import GgufFile, GgufParts, HuggingFaceFolder
 
 # Part of every converted folder's name: counts up when conversion changes.
-_FORMAT = 1
+_FORMAT = 2
 # What readers of GGUF raise at a file that is damaged, or none.
 _READ_ERRORS = (ValueError, LookupError, TypeError, ImportError, NotImplementedError, struct.error)
 _MANIFEST = "radixgate.json"
+_BLOCK_BYTES = 1 << 24
 
 
-def converted(source: GgufFile, cache: Path, progress: ProgressReporter) -> HuggingFaceFolder:
+def converted(source: GgufFile | GgufParts, cache: Path, progress: ProgressReporter) -> HuggingFaceFolder:
     """Return the folder converted from `source`, converting it if there is none. Raises UnsupportedModelError."""
-    digest = file_digest(source.path, lambda done: progress.report(f"Reading {source.path.name}", done))
-    digest = combine([str(_FORMAT), digest])
+    digest = combine([str(_FORMAT), _digest(source, progress)])
     models = cache / "models"
     models.mkdir(parents=True, exist_ok=True)
     folder = models / f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.name)}-{digest[:16]}"
@@ -49,6 +52,12 @@ def converted(source: GgufFile, cache: Path, progress: ProgressReporter) -> Hugg
     return HuggingFaceFolder(source.name, folder, digest)
 
 
+def _digest(source: GgufFile | GgufParts, progress: ProgressReporter) -> str:
+    if isinstance(source, GgufParts):
+        return source.sha256
+    return file_digest(source.path, lambda done: progress.report(f"Reading {source.path.name}", done))
+
+
 def _is_whole(folder: Path) -> bool:
     """Whether every file that conversion wrote is there with its size."""
     manifest = folder / _MANIFEST
@@ -58,42 +67,85 @@ def _is_whole(folder: Path) -> bool:
     return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
 
-def _build(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
+def _build(source: GgufFile | GgufParts, folder: Path, progress: ProgressReporter) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # damaged
     for leftover in folder.parent.glob(f".{folder.name}.building-*"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.building-", dir=folder.parent))
-    try:
-        _convert_or_tell(source, building, progress)
+    with _temporary_folder(folder) as building, _whole(source, folder, progress) as gguf:
+        _convert_or_tell(gguf, source.name, building, progress)
         sizes = {path.name: path.stat().st_size for path in building.iterdir()}
-        (building / _MANIFEST).write_text(json.dumps({"source": source.path.name, "sizes": sizes}), encoding="utf-8")
+        (building / _MANIFEST).write_text(json.dumps({"source": gguf.name, "sizes": sizes}), encoding="utf-8")
         building.chmod(0o755)  # a temporary folder is private
         building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
-def _convert_or_tell(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
+@contextmanager
+def _temporary_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, which is gone afterwards unless it was renamed."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.building-", dir=folder.parent))
     try:
-        _convert(source, folder, progress)
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _whole(source: GgufFile | GgufParts, folder: Path, progress: ProgressReporter) -> Iterator[Path]:
+    """The GGUF file, put together beside `folder` for as long as the block lasts if it comes in parts."""
+    if isinstance(source, GgufFile):
+        yield source.path
+        return
+    with _temporary_folder(folder) as temporary:
+        path = temporary / f"{source.name}.gguf"
+        digest = _join(source, path, progress)
+        if digest != source.sha256:
+            raise UnsupportedModelError(
+                f"the parts of {source.name} are not what they should be: together their SHA-256 is {digest}, not "
+                f"{source.sha256}; install them again"
+            )
+        yield path
+
+
+def _join(source: GgufParts, path: Path, progress: ProgressReporter) -> str:
+    """Write the parts to `path` one behind the other; return the SHA-256 of it all, in hexadecimal."""
+    stage = f"Joining the parts of {source.name}"
+    digest, done, size = hashlib.sha256(), 0, sum(part.stat().st_size for part in source.paths)
+    with path.open("wb") as whole:
+        for part in source.paths:
+            with part.open("rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    whole.write(block)
+                    digest.update(block)
+                    done += len(block)
+                    progress.report(stage, done / size)
+    return digest.hexdigest()
+
+
+def _convert_or_tell(gguf: Path, name: str, folder: Path, progress: ProgressReporter) -> None:
+    try:
+        _convert(gguf, name, folder, progress)
     except _READ_ERRORS as error:
-        raise UnsupportedModelError(f"{source.path} cannot be read as a GGUF model: {error}") from error
+        raise UnsupportedModelError(f"{gguf} cannot be read as a GGUF model: {error}") from error
 
 
-def _convert(source: GgufFile, folder: Path, progress: ProgressReporter) -> None:
-    stage = f"Converting {source.name} (once)"
+def _convert(gguf: Path, name: str, folder: Path, progress: ProgressReporter) -> None:
+    stage = f"Converting {name} (once)"
     progress.report(stage, 0.0)
-    read_gguf_tokenizer(source.path).save_pretrained(folder)
+    tokenizer = read_gguf_tokenizer(gguf)
+    tokenizer.save_pretrained(folder)
     progress.report(stage, 0.2)
     with reporting_bars(lambda done: progress.report(stage, 0.4 + 0.4 * done)):
         model = AutoModelForCausalLM.from_pretrained(
-            str(source.path.parent),
-            gguf_file=source.path.name,
+            str(gguf.parent),
+            gguf_file=gguf.name,
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.float32,
             local_files_only=True,
         )
         progress.report(stage, 0.8)
+        complete_config(model.config, gguf)
+        ends = end_token_ids(gguf, tokenizer)
+        model.generation_config.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
         _without_quantisation(model).save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     progress.report(stage, 1.0)

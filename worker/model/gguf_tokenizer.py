@@ -19,6 +19,9 @@ from worker.errors import UnsupportedModelError
 _BYTE_LEVEL = frozenset({"gpt-2", "phi-2", "mpt", "olmo", "jais"})
 # The same, with each digit on its own first.
 _DIGITS_FIRST = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
+# Control tokens that end a turn wherever there is one. Files name only one of several end tokens.
+_TURN_ENDS = ("<end_of_turn>", "<|eot_id|>", "<|im_end|>")
+_END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 
 
 def read_gguf_tokenizer(gguf: Path) -> TokenizersBackend:
@@ -36,3 +39,11 @@ def read_gguf_tokenizer(gguf: Path) -> TokenizersBackend:
     elif name not in _BYTE_LEVEL and name not in GGUF_PRE_TOKENIZER_SPLITS:
         raise UnsupportedModelError(f"{gguf.name}: its pre-tokenizer {name!r} is not known, token ids would be wrong")
     return tokenizer
+
+
+def end_token_ids(gguf: Path, tokenizer: TokenizersBackend) -> list[int]:
+    """Return every token that ends what the model writes, in rising order."""
+    metadata, _ = read_gguf_metadata(str(gguf))
+    added = tokenizer.added_tokens_decoder.items()
+    ends_turn = [token_id for token_id, token in added if token.special and token.content in _TURN_ENDS]
+    return sorted({int(metadata[key]) for key in _END_KEYS if key in metadata} | set(ends_turn))

@@ -12,6 +12,8 @@ from hicache.tiers.device import DevicePool, LayerShape, bytes_per_token
 from worker.attention.registry import backend_by_name
 from worker.config import CacheConfig, ModelConfig
 from worker.errors import UnsupportedModelError, WorkerStartError
+from worker.lora.targets import linear_targets
+from worker.lora.weights import Targets
 from worker.model import hardware
 from worker.model.bars import reporting_bars
 from worker.model.choosing import forward_model, layer_shapes
@@ -24,7 +26,7 @@ from worker.model.probe import probe, text_config
 from worker.model.progress import ProgressReporter
 from worker.model.revision import combine, folder_digest
 from worker.model.rotary import pin_rotary
-from worker.model.sources import GgufFile, HuggingFaceFolder, cache_folder, find_model
+from worker.model.sources import HuggingFaceFolder, cache_folder, find_model
 from worker.model.text import TokenizerTextStreams
 from worker.model.tokenizer_files import read_tokenizer
 
@@ -42,6 +44,7 @@ class LoadedModel:
     layers: tuple[LayerShape, ...]
     dtype: torch.dtype
     device: torch.device
+    targets: Targets  # which layers adapters may change, if `model` has a bank for them
     model: ForwardModel
 
     @property
@@ -78,7 +81,7 @@ def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     dtype = _dtype(config.dtype, device)
     _demand_backend(config.attention, device)  # before anything is read
     source = find_model(config.model)
-    folder = converted(source, cache_folder(), progress) if isinstance(source, GgufFile) else source
+    folder = source if isinstance(source, HuggingFaceFolder) else converted(source, cache_folder(), progress)
     model = _read(folder, dtype, device, progress)
     return prepare(model, folder, config, progress)
 
@@ -112,6 +115,7 @@ def prepare(
         layers=layer_shapes(probed),
         dtype=model.dtype,
         device=model.device,
+        targets=linear_targets(model),  # before their weights are packed
         model=forward_model(model, probed, config),
     )
     progress.report(stage, 1.0)

