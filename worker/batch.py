@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int32Array = NDArray[np.int32]
+Uint32Array = NDArray[np.uint32]
 
 BASE_MODEL = -1
 """In `Batch.adapters`: the sequence runs on the base model's own weights."""
@@ -21,7 +22,8 @@ class SamplingParams:
     """How one request samples. Validated at the gateway; every default is resolved there.
 
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and the neutral penalties are off. `logprobs` None
-    reports none, 0 the chosen token's only, n the n likeliest as well.
+    reports none, 0 the chosen token's only, n the n likeliest as well; `prompt_logprobs` the same of the prompt's tokens.
+    `n` completions share the prompt.
     """
 
     max_new_tokens: int
@@ -38,6 +40,8 @@ class SamplingParams:
     ignore_eos: bool = False
     min_new_tokens: int = 0
     logprobs: int | None = None
+    n: int = 1
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,25 @@ class SampleRow:
     """One token to sample: from which row of the batch, and everything its choice may depend on.
 
     The choice is a function of this value and the row's logits alone, never of the rest of the batch: randomness
-    is counter-based on (`params.seed`, `position`).
+    is counter-based on (`params.seed`, `position`). Where the next token is given, only its log probability is asked
+    for.
     """
 
-    row: int  # index into Batch.token_ids: the last token of its sequence's chunk
+    row: int  # index into Batch.token_ids: the last token of its sequence's chunk, or one before a given token
     params: SamplingParams
     position: int  # index in the sequence (prompt included) of the token to be sampled
     prompt_token_ids: Int32Array  # int32[prompt_len], for the repetition penalty
     output_token_ids: Sequence[int]  # sampled so far; a live view, read during the step only
     banned_token_ids: tuple[int, ...] = ()  # may not be sampled now (end tokens before min_new_tokens)
+    # uint32[ceil(vocab_size / 32)], bit i of word w for token 32 w + i: what may be sampled; None: everything. What is
+    # banned as well leaves something over.
+    allowed: Uint32Array | None = None
+    given_token_id: int | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to report; None: no log probabilities at all."""
+        return self.params.logprobs if self.given_token_id is None else self.params.prompt_logprobs
 
 
 class LayerGate(Protocol):
@@ -79,7 +93,7 @@ class Batch:
     qo_indptr: Int32Array  # int32[num_sequences + 1]
     kv_indptr: Int32Array  # int32[num_sequences + 1]
     kv_indices: Int32Array  # int32[kv_indptr[-1]], slot ids
-    samples: tuple[SampleRow, ...]  # rows that sample, in order of sequence
+    samples: tuple[SampleRow, ...]  # by sequence; several may sample from one row
     gates: tuple[LayerGate, ...] = ()  # of loads under way that some sequence reads
     # int32[num_sequences]: the place of each sequence's adapter, BASE_MODEL for none; None: nobody has one. Sequences
     # with the same adapter stand side by side.
@@ -92,6 +106,11 @@ class Batch:
     @property
     def num_sequences(self) -> int:
         return len(self.qo_indptr) - 1
+
+    @property
+    def logit_rows(self) -> list[int]:
+        """The rows that logits are needed of: those of `samples` in their order, each once."""
+        return list(dict.fromkeys([sample.row for sample in self.samples]))
 
 
 @dataclass(frozen=True, slots=True)

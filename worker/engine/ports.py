@@ -9,6 +9,7 @@ from enum import Enum
 from hicache.cache import Hit
 from hicache.keys import PrefixKey
 from worker.batch import SamplingParams, TokenLogprobs
+from worker.engine.constraints import Constraint
 from worker.errors import Failure
 
 SequenceId = tuple[int, int]
@@ -17,7 +18,7 @@ SequenceId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate.
+    """What to generate: one completion of a prompt, or `params.n`.
 
     `deadline` is on the engine's clock (monotonic seconds), None for none. Larger `priority` goes first where the
     order of the waiting line looks at it, and is paused last.
@@ -32,6 +33,7 @@ class Request:
     deadline: float | None = None
     priority: int = 0
     weight: float = 1.0  # of its tenant, against others of the same priority
+    constraint: Constraint | None = None  # what each completion must read like
 
     @property
     def adapter_revision(self) -> str:
@@ -57,13 +59,16 @@ class Admission:
 class FinishReason(Enum):
     """How a sequence ended that did not fail."""
 
-    STOP = "stop"  # an end token or a stop string
+    STOP = "stop"  # an end token or a stop string, or nothing may follow under the constraint
     LENGTH = "length"  # max_new_tokens reached
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutput:
-    """The news of one sequence after one step; the one with `finish` is its last."""
+    """The news of one completion after one step; the one with `finish` is its last.
+
+    A Failure ends all completions of a request, and is told of each that had begun and had not ended.
+    """
 
     sequence_id: SequenceId
     token_ids: tuple[int, ...] = ()
@@ -71,6 +76,8 @@ class SequenceOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token id where asked for, else empty
     admission: Admission | None = None  # in the first output since the sequence was admitted, never again
     finish: FinishReason | Failure | None = None
+    index: int = 0  # which of the request's completions
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # the next ones of the prompt; of completion 0
 
 
 @dataclass(frozen=True, slots=True)

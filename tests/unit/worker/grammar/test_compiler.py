@@ -1,0 +1,218 @@
+"""What a constraint lets through, what is refused, and that neither takes long."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.fakes.tiny_tokenizer import CONTROL_TOKENS, tiny_tokenizer, tiny_tokenizer_json
+from worker.engine.constraints import ConstraintFailed
+from worker.grammar.compiler import MAX_BYTES, GrammarCompiler
+from worker.grammar.constraints import Choice, ConstraintError, JsonSchema, Regex, TextConstraint
+from worker.grammar.matcher import CompiledConstraint, MatcherState
+
+VOCAB_SIZE = tiny_tokenizer().get_vocab_size() + 9  # padded, as models' are
+EOS = CONTROL_TOKENS.index("<|im_end|>")
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(tiny_tokenizer_json(), VOCAB_SIZE, (EOS,))
+    yield made
+    made.close()
+
+
+def compiled(compiler: GrammarCompiler, constraint: TextConstraint) -> CompiledConstraint:
+    return compiler.compile(constraint).result(PATIENCE_S)
+
+
+def allowed(state: MatcherState) -> set[int]:
+    bits = np.unpackbits(state.allowed.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+def reads(compiler: GrammarCompiler, constraint: TextConstraint, text: str) -> bool:
+    """Whether `text` may be a whole completion, token by token."""
+    state = compiled(compiler, constraint).begin()
+    tokens = tiny_tokenizer().encode(text).ids
+    for place, token_id in enumerate(tokens, 1):
+        if token_id not in allowed(state):
+            return False
+        if not state.accept(token_id):
+            return place == len(tokens)
+    return EOS in allowed(state)
+
+
+PERSON = JsonSchema(
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0}},
+            "required": ["name", "age"],
+            "additionalProperties": False,
+        }
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "fits"),
+    [
+        (PERSON, '{"name": "Ada", "age": 36}', True),
+        (PERSON, '{"name":"Ada","age":36}', True),
+        (JsonSchema("true"), "[1, null]", True),
+        (PERSON, '{"name": "Ada"}', False),
+        (PERSON, '{"name": "Ada", "age": "36"}', False),
+        (PERSON, '{"name": "Ada", "age": 36}!', False),
+        (Regex(r"[0-9]{3}-[0-9]{4}"), "555-0199", True),
+        (Regex(r"[0-9]{3}-[0-9]{4}"), "555-019", False),
+        (Regex(r"^a/b\nc$"), "a/b\nc", True),
+        (Regex("a\nb"), "a\nb", True),
+        (Regex(r"\p{L}+"), "ünï", True),
+        (Choice(("yes", "yes please", "no")), "yes", True),
+        (Choice(("yes", "yes please", "no")), "yes please", True),
+        (Choice(("yes", "yes please", "no")), "ye", False),
+        (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), 'q"uo\\te\n', True),
+        (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), "/x/ | y", True),
+        (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), "%ignore \u2028", True),
+    ],
+)
+def test_text_is_let_through_exactly_where_it_fulfils_the_constraint(
+    compiler: GrammarCompiler, constraint: TextConstraint, text: str, fits: bool
+) -> None:
+    assert reads(compiler, constraint, text) is fits
+
+
+def test_an_end_token_is_allowed_only_where_the_text_is_whole(compiler: GrammarCompiler) -> None:
+    state = compiled(compiler, Regex("ab?")).begin()
+    a, b = tiny_tokenizer().encode("a").ids[0], tiny_tokenizer().encode("b").ids[0]
+    assert EOS not in allowed(state)
+    assert state.accept(a)
+    assert allowed(state) == {EOS, b}
+    assert not state.accept(b)
+
+
+def test_control_tokens_never_spell_text(compiler: GrammarCompiler) -> None:
+    state = compiled(compiler, Regex(r".*")).begin()
+    assert allowed(state).isdisjoint(set(range(len(CONTROL_TOKENS))) - {EOS})
+    assert max(allowed(state)) < tiny_tokenizer().get_vocab_size()
+
+
+def test_states_of_one_constraint_do_not_touch_each_other(compiler: GrammarCompiler) -> None:
+    constraint = compiled(compiler, Regex("[ab]{3}"))
+    a = tiny_tokenizer().encode("a").ids[0]
+    first, second = constraint.begin(), constraint.begin()
+    before = allowed(second)
+    for more in (True, True, False):
+        assert first.accept(a) is more
+    assert allowed(second) == before
+    assert allowed(constraint.begin()) == before
+
+
+def test_a_state_is_rebuilt_from_its_tokens(compiler: GrammarCompiler) -> None:
+    constraint = compiled(compiler, PERSON)
+    tokens = tiny_tokenizer().encode('{"name": "A').ids
+    state = constraint.begin()
+    for token_id in tokens:
+        state.accept(token_id)
+    assert allowed(constraint.begin(tokens)) == allowed(state)
+
+
+def test_a_token_that_does_not_fit_fails_that_state_only(compiler: GrammarCompiler) -> None:
+    constraint = compiled(compiler, Regex("a+"))
+    a, b = tiny_tokenizer().encode("a").ids[0], tiny_tokenizer().encode("b").ids[0]
+    broken, whole = constraint.begin(), constraint.begin()
+    with pytest.raises(ConstraintFailed):
+        broken.accept(b)
+    assert whole.accept(a)
+
+
+def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
+    assert compiled(compiler, Regex("same")) is compiled(compiler, Regex("same"))
+    assert compiled(compiler, Regex("same")) is not compiled(compiler, Regex("other"))
+
+
+def nested(depth: int) -> str:
+    return '{"type":"array","items":' * depth + "true" + "}" * depth
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (JsonSchema('{"type":"string","enum":[]}'), "Unsatisfiable"),
+        (JsonSchema("false"), "no text fulfils it"),
+        (JsonSchema('{"allOf":[{"type":"string"},{"type":"integer"}]}'), "Unsatisfiable"),
+        (JsonSchema('{"type":"integer","minimum":5,"maximum":3}'), "Unsatisfiable"),
+        (JsonSchema('{"type":"object","properties":{"a":false},"required":["a"]}'), "Unsatisfiable"),
+        (JsonSchema('{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}}'), "no text fulfils it"),
+        (JsonSchema('{"$ref":"https://example.com/schema.json"}'), "compiled"),
+        (JsonSchema('{"type":"array","uniqueItems":true}'), "uniqueItems"),
+        (JsonSchema('{"x-guidance":{"lenient":true},"type":"array","uniqueItems":true}'), "uniqueItems"),
+        (JsonSchema('{"type":'), "not valid JSON"),
+        (JsonSchema(""), "not valid JSON"),
+        (JsonSchema("[]"), "must be a JSON object"),
+        (JsonSchema(nested(150)), "recursion limit"),
+        (JsonSchema(nested(9000)), "nested too deeply"),
+        (JsonSchema("true" + " " * (10 << 20)), f"at most {MAX_BYTES}"),
+        (Regex("[0-9"), "unclosed character class"),
+        (Regex("(?=a)b"), "look-around"),
+        (Regex(r"(a)\1"), "backreferences"),
+        (Regex(r"[^\s\S]"), "no text fulfils it"),
+        (Regex(""), "none but the empty one"),
+        (Regex("(" * 100_000 + "a" + ")" * 100_000), "compiled"),
+        (Regex("x" * (10 << 20)), f"at most {MAX_BYTES}"),
+        (Choice(("x" * MAX_BYTES, "y")), f"at most {MAX_BYTES}"),
+    ],
+)
+def test_what_cannot_be_held_to_is_refused_with_its_reason(
+    compiler: GrammarCompiler, constraint: TextConstraint, message: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConstraintError, match=message) as refused:
+        compiled(compiler, constraint)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Regex("(a{1,1000}){1,1000}"),
+        Regex("((a{1,1000}){1,1000}){1,1000}"),
+        Regex(".*a.{5000}"),
+        Regex(r"[\p{L}]{20000}x"),
+        JsonSchema('{"type":"array","minItems":10000000,"items":{"type":"string","maxLength":1000000}}'),
+        JsonSchema('{"type":"string","pattern":"^(a{1,1000}){1,1000}$"}'),
+        JsonSchema(json.dumps({"anyOf": [{"type": "string", "pattern": f".*{i}.{{99}}"} for i in range(300)]})),
+        Choice(tuple(f"{i} {'x' * 500}" for i in range(400))),
+    ],
+)
+def test_what_would_explode_is_refused_or_held_to_within_bounds(
+    compiler: GrammarCompiler, constraint: TextConstraint
+) -> None:
+    began = time.monotonic()
+    try:
+        state = compiled(compiler, constraint).begin()
+        for _ in range(200):
+            if not state.accept(min(allowed(state) - {EOS})):
+                break
+    except (ConstraintError, ConstraintFailed):
+        pass
+    assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def test_a_model_without_an_end_token_can_be_held_to_nothing() -> None:
+    compiler = GrammarCompiler(tiny_tokenizer_json(), VOCAB_SIZE, ())
+    with pytest.raises(ConstraintError, match="end-of-sequence"):
+        compiled(compiler, Regex("a"))
+    compiler.close()
+
+
+def test_a_tokenizer_that_cannot_be_read_refuses_constraints_only() -> None:
+    compiler = GrammarCompiler(b"{}", VOCAB_SIZE, (EOS,))
+    with pytest.raises(ConstraintError, match="tokenizer"):
+        compiled(compiler, Regex("a"))
+    compiler.close()

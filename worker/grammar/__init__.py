@@ -1,0 +1,1 @@
+"""Constraints on completions: JSON schemas, regular expressions and choices, compiled to what may follow."""

@@ -1,0 +1,59 @@
+"""Which tokens may come next under a constraint, one completion at a time. Knows llguidance; no models, no tensors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher
+
+from worker.batch import Uint32Array
+from worker.engine.constraints import ConstraintFailed
+
+
+class CompiledConstraint:
+    """A constraint over one model's tokens. Implements the engine's Constraint port.
+
+    The template is never advanced: completions get copies of it.
+    """
+
+    def __init__(self, template: LLMatcher, vocab_size: int) -> None:
+        self._template = template
+        self._num_words = -(-vocab_size // 32)
+
+    def begin(self, token_ids: Sequence[int] = ()) -> "MatcherState":
+        """Return the state behind `token_ids`, the completion so far. Raises ConstraintFailed if they don't fit."""
+        state = MatcherState(self._template.deep_copy(), self._num_words)
+        for token_id in token_ids:
+            state.accept(token_id)
+        return state
+
+
+class MatcherState:
+    """Implements the engine's ConstraintState port. `allowed` is of this moment; each `accept` makes another array."""
+
+    def __init__(self, matcher: LLMatcher, num_words: int) -> None:
+        self._matcher = matcher
+        self._num_words = num_words
+        self.allowed = self._allowed()
+
+    def accept(self, token_id: int) -> bool:
+        matcher = self._matcher
+        if not matcher.consume_token(token_id):
+            raise ConstraintFailed(f"a token does not fit: {_reason(matcher)}")
+        # Found out now, or when it was asked what may follow.
+        if not matcher.is_stopped():
+            self.allowed = self._allowed()
+        if not matcher.is_stopped():
+            return True
+        if matcher.is_error() or not matcher.is_accepting():
+            raise ConstraintFailed(f"no token can follow: {_reason(matcher)}")
+        return False
+
+    def _allowed(self) -> Uint32Array:
+        words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+        if self._matcher.is_error():
+            raise ConstraintFailed(_reason(self._matcher))
+        return words[: self._num_words]
+
+
+def _reason(matcher: LLMatcher) -> str:
+    return str(matcher.stop_reason())
