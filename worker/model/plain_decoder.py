@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from worker.attention.native_backend import native_shape, number_format
+from worker.lora.targets import linear_targets
+from worker.lora.weights import Targets
 from worker.model.probe import ProbedLayer, text_config
 from worker.native import structures
-from worker.native.library import Handle, Kernels, Pointers, Weights
+from worker.native.library import Handle, Kernels, NumberFormat, Pointers, Weights
 
 # Those that consist of the parts below and of nothing else, as far as the modules show.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"})
@@ -34,14 +36,36 @@ class PlainDecoder:
     """A decoder in native code, with all that it points to. Its steps must not overlap."""
 
     native: Kernels
+    number: NumberFormat
     decoder: Handle
     vocab_size: int
+    num_layers: int
+    targets: Targets  # what adapters may change
     borrowed: list[object] = field(default_factory=list)
+
+    @staticmethod
+    def path(layer: int, module: str) -> str:
+        """Return the path in the model of a layer's module, which is given by its path in the layer."""
+        return f"model.layers.{layer}.{module}"
+
+    def interleaved(self, gates: Pointers, ups: Pointers) -> Pointers:
+        """Return the rows of gates and of as many ups as native code wants them."""
+        return interleaved(gates, ups, self.native.panel)
 
 
 def plain_decoder(model: PreTrainedModel, layers: Sequence[ProbedLayer], native: Kernels, threads: int) -> PlainDecoder:
     """Pack `model`, which isn't needed any more then. Raises NotPlainError, and NativeError if there is no memory."""
     return _Packing(model, native, threads).decoder(layers)
+
+
+def interleaved(gates: Pointers, ups: Pointers, panel: int) -> Pointers:
+    """Panels of half gates and half ups, as native code wants them; what is missing in the last one is zeros."""
+    half = panel // 2
+    size = len(gates)
+    panels = -(-size // half)
+    rows = np.zeros((panels * half, 2), dtype=np.uint64)
+    rows[:size, 0], rows[:size, 1] = gates, ups
+    return rows.reshape(panels, half, 2).transpose(0, 2, 1).reshape(-1)
 
 
 class _Packing:
@@ -76,7 +100,15 @@ class _Packing:
             last_norm=self._norm(body.norm),
             head=head,
         )
-        return PlainDecoder(self._native, decoder, int(self._config.vocab_size), self._borrowed)
+        return PlainDecoder(
+            self._native,
+            self._number,
+            decoder,
+            int(self._config.vocab_size),
+            len(layers),
+            linear_targets(self._model),
+            self._borrowed,
+        )
 
     def _shape(self) -> structures.DecoderShape:
         config = self._config
@@ -169,13 +201,7 @@ class _Packing:
         return self._packed(np.concatenate([self._rows(linear) for linear in linears]), linears[0])
 
     def _interleaved(self, gate: nn.Module, up: nn.Module) -> Weights:
-        """Panels of half gates and half ups, as native code wants them; what is missing in the last one is zeros."""
-        half = self._native.panel // 2
-        size = len(self._rows(gate))
-        panels = -(-size // half)
-        rows = np.zeros((panels * half, 2), dtype=np.uint64)
-        rows[:size, 0], rows[:size, 1] = self._rows(gate), self._rows(up)
-        return self._packed(rows.reshape(panels, half, 2).transpose(0, 2, 1).reshape(-1), gate)
+        return self._packed(interleaved(self._rows(gate), self._rows(up), self._native.panel), gate)
 
     def _packed(self, rows: Pointers, like: nn.Module) -> Weights:
         inputs = int(like.in_features)  # type: ignore[arg-type]

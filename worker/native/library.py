@@ -21,7 +21,7 @@ from worker.batch import Batch, Int32Array
 from worker.native import structures
 from worker.native.build import Variant, library_path, variants
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 BLOCK_TOKENS = 128
 """Shared ranges of a plan end at multiples of this: kBlock in `src/plan.h`."""
 
@@ -34,6 +34,15 @@ _ELF_HEADER = struct.Struct("<40xQ10xHH2x")
 class NumberFormat(IntEnum):
     FLOAT32 = 0
     BFLOAT16 = 1
+
+
+class AdapterSite(IntEnum):
+    """The products of a layer that adapters change, each with all of its modules."""
+
+    QKV = 0
+    OUT = 1
+    GATE_UP = 2
+    DOWN = 3
 
 
 class NativeError(Exception):
@@ -138,6 +147,30 @@ class Kernels:
             number, byref(shape), parts, len(layers), embedding, last_norm, head.address
         )
         return Handle(address, self._library.rg_decoder_free, "the decoder")
+
+    def adapter(self, num_layers: int) -> Handle:
+        """Return a LoRA adapter that changes nothing yet."""
+        return Handle(self._library.rg_adapter_create(num_layers), self._library.rg_adapter_free, "an adapter")
+
+    def set_adapter(
+        self,
+        adapter: Handle,
+        number: NumberFormat,
+        layer: int,
+        site: "AdapterSite",
+        down: Pointers,
+        inputs: int,
+        up: Pointers,
+    ) -> None:
+        """Pack what an adapter adds to one product; once for each. `down` points to rank rows of `inputs` numbers.
+
+        `up` points to a row of rank numbers for each of the product's outputs, 0 for a row of zeros; the rank is even.
+        """
+        status = self._library.rg_adapter_set(
+            adapter.address, number, layer, site, down.ctypes.data, len(down), inputs, up.ctypes.data, len(up)
+        )
+        if status:
+            raise NativeError("no memory for an adapter")
 
     def run_decoder(self, decoder: Handle, plan: Plan, step: structures.DecoderStep, threads: int) -> None:
         """Compute a step; see `structures.DecoderStep`."""
@@ -247,5 +280,8 @@ _SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
         [c_int, POINTER(structures.DecoderShape), c_void_p, c_int, c_void_p, c_void_p, c_void_p],
     ),
     ("rg_decoder_free", None, [c_void_p]),
+    ("rg_adapter_create", c_void_p, [c_int]),
+    ("rg_adapter_free", None, [c_void_p]),
+    ("rg_adapter_set", c_int, [c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_int, c_void_p, c_int]),
     ("rg_decoder_run", c_int, [c_void_p, c_void_p, POINTER(structures.DecoderStep), c_int]),
 )

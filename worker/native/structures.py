@@ -77,4 +77,6 @@ class DecoderStep(Structure):
         ("num_samples", c_int),
         ("sample_rows", c_void_p),
         ("logits", c_void_p),
+        ("row_adapters", c_void_p),  # int32 of each row; null: nobody has one
+        ("adapters", c_void_p),
     )

@@ -36,7 +36,7 @@ struct DecoderOf final : AnyDecoder {
 
 extern "C" {
 
-int rg_abi_version() { return 1; }
+int rg_abi_version() { return 2; }
 
 int rg_has_format(int format) {
     return with_format(format, [](auto) { return true; });
@@ -100,6 +100,20 @@ void* rg_decoder_create(
 }
 
 void rg_decoder_free(void* decoder) { delete static_cast<AnyDecoder*>(decoder); }
+
+void* rg_adapter_create(int num_layers) { return new Adapter(num_layers); }
+
+void rg_adapter_free(void* adapter) { delete static_cast<Adapter*>(adapter); }
+
+int rg_adapter_set(
+    void* adapter, int format, int layer, int site, const void* const* down, int rank, int inputs,
+    const void* const* up, int outputs
+) {
+    const bool done = with_format(format, [&](auto number) {
+        return static_cast<Adapter*>(adapter)->set<decltype(number)>(layer, site, down, rank, inputs, up, outputs);
+    });
+    return done ? 0 : -1;
+}
 
 int rg_decoder_run(void* decoder, void* plan, const DecoderStep* step, int threads) {
     return static_cast<AnyDecoder*>(decoder)->run(*static_cast<Plan*>(plan), *step, threads) ? 0 : -1;

@@ -60,21 +60,29 @@ class Buffer {
 };
 
 // Pieces of memory that lie side by side in large blocks, so that all of it is in huge pages: a decode step reads every
-// weight once, and the processor reads ahead within a page only. A block is freed with the last of its pieces.
+// weight once, and the processor reads ahead within a page only. A block is freed with the last of its pieces, so what
+// goes at another time than the rest comes from an arena of its own.
 class Arena {
   public:
     using Piece = std::shared_ptr<uint32_t>;
 
+    explicit Arena(size_t block_words) : block_words_(block_words) {}
+
+    // The one for what stays as long as a model.
+    static Arena& of_models() {
+        static Arena arena(16u << 20);  // words: 64 MiB
+        return arena;
+    }
+
     // Null: out of memory.
-    static Piece take(size_t words) {
-        static Arena arena;
-        const std::lock_guard<std::mutex> lock(arena.mutex_);
+    Piece take(size_t words) {
+        const std::lock_guard<std::mutex> lock(mutex_);
         const size_t needed = (words + kAlignment - 1) / kAlignment * kAlignment;
-        std::shared_ptr<Block> block = arena.block_.lock();
+        std::shared_ptr<Block> block = block_.lock();
         if (!block || block->memory.size() - block->used < needed) {
             block = std::make_shared<Block>();
-            if (!block->memory.reserve(needed > kBlockWords ? needed : kBlockWords)) return nullptr;
-            arena.block_ = block;
+            if (!block->memory.reserve(needed > block_words_ ? needed : block_words_)) return nullptr;
+            block_ = block;
         }
         uint32_t* place = block->memory.data() + block->used;
         block->used += needed;
@@ -87,9 +95,9 @@ class Arena {
         size_t used = 0;
     };
 
-    static constexpr size_t kAlignment = 16;          // words of a cache line
-    static constexpr size_t kBlockWords = 16u << 20;  // 64 MiB
+    static constexpr size_t kAlignment = 16;  // words of a cache line
 
+    const size_t block_words_;
     std::mutex mutex_;
     std::weak_ptr<Block> block_;  // the one that is being filled
 };

@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "lora.h"
 
 namespace rg {
 
@@ -50,6 +51,8 @@ struct DecoderStep {
     int num_samples;
     const int32_t* sample_rows;
     float* logits;  // [samples, vocabulary]
+    const int32_t* row_adapters;     // of each row, which of `adapters`, or -1; null: nobody has one
+    const Adapter* const* adapters;
 };
 
 template <class Number>
@@ -78,6 +81,10 @@ class Decoder {
 
     // False: out of memory.
     bool run(Plan& plan, const DecoderStep& step, int threads) {
+        all_rows_ = AdapterRows();
+        sampled_rows_ = AdapterRows();
+        for (int row = 0; row < plan.step().num_rows(); row++) all_rows_.add(adapter_of(step, row));
+        for (int i = 0; i < step.num_samples; i++) sampled_rows_.add(adapter_of(step, step.sample_rows[i]));
         if (!reserve(plan, step, threads)) return false;
         int phases = 8;  // around the layers
         for (const LayerParts& layer : layers_) {  // before the members come: it changes the plan
@@ -89,6 +96,17 @@ class Decoder {
     }
 
   private:
+    // A site of a layer at which adapters have something to add; layer -1: there is nothing.
+    struct Place {
+        int layer, site;
+    };
+    static constexpr Place kNowhere{-1, 0};
+
+    static const Adapter* adapter_of(const DecoderStep& step, int row) {
+        const int number = step.row_adapters ? step.row_adapters[row] : -1;
+        return number < 0 ? nullptr : step.adapters[number];
+    }
+
     bool reserve(const Plan& plan, const DecoderStep& step, int threads) {
         size_t projected = 0, attended = 0;
         for (const LayerParts& layer : layers_) {
@@ -98,7 +116,8 @@ class Decoder {
             if (!space_.reserve(plan, a, threads)) return false;
         }
         const size_t rows = std::max(plan.step().num_rows(), step.num_samples);
-        return residual_.reserve(rows * shape_.hidden) && sampled_.reserve(rows * shape_.hidden) &&
+        const int rank = all_rows_.rank();
+        return low_.reserve((int)rows, rank) && late_low_.reserve((int)rows, rank) && residual_.reserve(rows * shape_.hidden) && sampled_.reserve(rows * shape_.hidden) &&
                normed_.reserve(rows * shape_.hidden) && projected_.reserve(rows * projected) &&
                query_.reserve(rows * attended) && attended_.reserve(rows * attended) &&
                sampled_attended_.reserve(rows * attended) && gated_.reserve(rows * shape_.intermediate) &&
@@ -108,24 +127,28 @@ class Decoder {
     void run(Member& member, Plan& plan, const DecoderStep& step) {
         const int rows = plan.step().num_rows();
         member.share(rows, [&](long row) { look_up(plan, step, (int)row); });
-        for (size_t i = 0; i < layers_.size(); i++) {
+        const int num_layers = (int)layers_.size();
+        for (int i = 0; i < num_layers; i++) {
             const LayerParts& layer = layers_[i];
-            norm(member, layer.input_norm, residual_.data(), rows);
-            project(member, layer, rows);
+            norm(
+                member, layer.input_norm, residual_.data(), all_rows_, i ? Place{i - 1, kSiteDown} : kNowhere,
+                Place{i, kSiteQkv}
+            );
+            project(member, i);
             member.share(rows, [&](long row) { take_in(layer, rotation_of_[i], step, i, row); });
             const AttentionCall<Number> call{
                 query_.data(), static_cast<const Stored*>(step.keys[i]), static_cast<const Stored*>(step.values[i]),
                 nullptr, attended_.data()};
             attend(member, plan, plan.items(layer.attention.group(), 0), layer.attention, call, space_);
-            if (i + 1 < layers_.size()) {
-                finish_layer(member, layer, attended_.data(), residual_.data(), rows);
+            if (i + 1 < num_layers) {
+                finish_layer(member, i, attended_.data(), residual_.data(), all_rows_);
             } else {
                 // Behind the last attention nobody looks at rows that don't sample.
                 member.share(step.num_samples, [&](long sample) { keep(layer, step, sample); });
-                finish_layer(member, layer, sampled_attended_.data(), sampled_.data(), step.num_samples);
+                finish_layer(member, i, sampled_attended_.data(), sampled_.data(), sampled_rows_);
             }
         }
-        norm(member, last_norm_, sampled_.data(), step.num_samples);
+        norm(member, last_norm_, sampled_.data(), sampled_rows_, Place{num_layers - 1, kSiteDown}, kNowhere);
         const auto write = [&](int row, int panel, const Columns& columns) {
             float* to = step.logits + (long)row * shape_.vocabulary;
             each_half(panel, columns, shape_.vocabulary, [&](int first, Vec v, int count) {
@@ -136,12 +159,14 @@ class Decoder {
     }
 
     // What follows attention: projection, second norm, gated layers.
-    void finish_layer(Member& member, const LayerParts& layer, const Stored* attended, float* residual, int rows) {
+    void finish_layer(Member& member, int index, const Stored* attended, float* residual, const AdapterRows& rows) {
+        const LayerParts& layer = layers_[index];
         const int width = layer.attention.query_heads * layer.attention.value_dim;
-        add(member, *layer.out, layer.out_bias, attended, width, residual, rows);
-        norm(member, layer.second_norm, residual, rows);
-        gate(member, layer, rows);
-        add(member, *layer.down, layer.down_bias, gated_.data(), shape_.intermediate, residual, rows);
+        add(member, Place{index, kSiteOut}, *layer.out, layer.out_bias, attended, width, residual, rows);
+        norm(member, layer.second_norm, residual, rows, Place{index, kSiteOut}, Place{index, kSiteGateUp});
+        gate(member, index, rows);
+        const int inner = shape_.intermediate;
+        add(member, Place{index, kSiteDown}, *layer.down, layer.down_bias, gated_.data(), inner, residual, rows);
     }
 
     void look_up(const Plan& plan, const DecoderStep& step, int row) {
@@ -165,17 +190,59 @@ class Decoder {
         return angles_.data() + (row * (long)rotations_.size() + rotation) * max_rotated_;
     }
 
-    void norm(Member& member, const float* weight, const float* residual, int rows) {
-        constexpr int kRowsPerTask = 4;
-        member.share((rows + kRowsPerTask - 1) / kRowsPerTask, [&](long task) {
-            const long end = std::min<long>(rows, (task + 1) * kRowsPerTask);
-            for (long row = task * kRowsPerTask; row < end; row++) {
+    // Norms rows of the residual stream. Before, what adapters still have to add to them at `behind` is added; after
+    // that they look at what has been normed, for what they add at `ahead`.
+    void norm(
+        Member& member, const float* weight, float* residual, const AdapterRows& rows, Place behind, Place ahead
+    ) {
+        const int num_rows = rows.num_rows();
+        const int rows_per_task = rows.tiles().empty() || num_rows < 96 ? 4 : kTileRows;
+        member.share((num_rows + rows_per_task - 1) / rows_per_task, [&](long task) {
+            const int first = (int)task * rows_per_task;
+            const int end = std::min(num_rows, first + rows_per_task);
+            if (behind.layer >= 0) add_late(residual, rows, behind, first, end);
+            for (long row = first; row < end; row++) {
                 const float* x = residual + row * shape_.hidden;
                 Stored* to = normed_.data() + row * shape_.hidden;
                 const float inverse = inverse_norm(x, shape_.hidden);
                 for (int i = 0; i < shape_.hidden; i++) to[i] = Number::narrow(x[i] * inverse * weight[i]);
             }
+            if (ahead.layer < 0) return;
+            rows.each_tile(first, end, [&](int from, int to, const Adapter& adapter) {
+                low_.compute(adapter.at(ahead.layer, ahead.site), normed_.data(), shape_.hidden, from, to);
+            });
         });
+    }
+
+    // What adapters add to the residual stream, from what they saw beside the product.
+    void add_late(float* residual, const AdapterRows& rows, Place place, int first, int end) {
+        rows.each_tile(first, end, [&](int from, int to, const Adapter& adapter) {
+            const LowRank& part = adapter.at(place.layer, place.site);
+            for (int panel = 0; part.exists() && panel < part.up.panels(); panel++) {
+                late_low_.raise(part, panel, from, to, [&](int row, const Columns& columns) {
+                    float* sum = residual + (long)row * shape_.hidden;
+                    each_half(panel, columns, shape_.hidden, [&](int column, Vec v, int count) {
+                        v = load_some(sum + column, count) + v * splat(shape_.residual_scale);
+                        store_some(sum + column, v, count);
+                    });
+                });
+            }
+        });
+    }
+
+    // Adds to a tile of a product's results what adapters have for it.
+    auto plus(const AdapterRows& rows, Place place) {
+        return [this, &rows, place](int first, int end, int panel, float* results) {
+            rows.each_tile(first, end, [&](int from, int to, const Adapter& adapter) {
+                low_.raise(
+                    adapter.at(place.layer, place.site), panel, from, to, [&](int row, const Columns& columns) {
+                        float* sum = results + (row - first) * kPanel;
+                        store(sum, load(sum) + columns.low);
+                        store(sum + kLanes, load(sum + kLanes) + columns.high);
+                    }
+                );
+            });
+        };
     }
 
     // One over the root of the mean square, added up in a fixed order.
@@ -191,15 +258,18 @@ class Decoder {
         return 1.0f / std::sqrt(total / (float)size + shape_.epsilon);
     }
 
-    void project(Member& member, const LayerParts& layer, int rows) {
+    void project(Member& member, int index) {
+        const LayerParts& layer = layers_[index];
         const int width = layer.qkv->outputs;
         apply<Number>(
-            member, *layer.qkv, normed_.data(), shape_.hidden, rows, [&](int row, int panel, const Columns& columns) {
+            member, *layer.qkv, normed_.data(), shape_.hidden, all_rows_.num_rows(),
+            [&](int row, int panel, const Columns& columns) {
                 float* to = projected_.data() + (long)row * width;
                 each_half(panel, columns, width, [&](int first, Vec v, int count) {
                     store_some(to + first, biased(v, layer.qkv_bias, first, count), count);
                 });
-            }
+            },
+            plus(all_rows_, Place{index, kSiteQkv}), beside_nothing()
         );
     }
 
@@ -250,23 +320,33 @@ class Decoder {
         );
     }
 
-    // residual += weights * x, scaled
+    // residual += weights * x, scaled. What adapters add is only seen to here; the next norm adds it.
     void add(
-        Member& member, const Weights& weights, const float* bias, const Stored* x, int width, float* residual, int rows
+        Member& member, Place place, const Weights& weights, const float* bias, const Stored* x, int width,
+        float* residual, const AdapterRows& rows
     ) {
-        apply<Number>(member, weights, x, width, rows, [&](int row, int panel, const Columns& columns) {
-            float* to = residual + (long)row * shape_.hidden;
-            each_half(panel, columns, shape_.hidden, [&](int first, Vec v, int count) {
-                v = biased(v, bias, first, count) * splat(shape_.residual_scale);
-                store_some(to + first, load_some(to + first, count) + v, count);
-            });
-        });
+        const auto look = [&](long task) {
+            const AdapterRun& tile = rows.tiles()[task];
+            late_low_.compute(tile.adapter->at(place.layer, place.site), x, width, tile.first, tile.end);
+        };
+        apply<Number>(
+            member, weights, x, width, rows.num_rows(),
+            [&](int row, int panel, const Columns& columns) {
+                float* to = residual + (long)row * shape_.hidden;
+                each_half(panel, columns, shape_.hidden, [&](int first, Vec v, int count) {
+                    v = biased(v, bias, first, count) * splat(shape_.residual_scale);
+                    store_some(to + first, load_some(to + first, count) + v, count);
+                });
+            },
+            [](int, int, int, float*) {}, Beside<decltype(look)>{(long)rows.tiles().size(), look}
+        );
     }
 
-    void gate(Member& member, const LayerParts& layer, int rows) {
+    void gate(Member& member, int index, const AdapterRows& rows) {
+        const LayerParts& layer = layers_[index];
         const int width = shape_.intermediate;
         apply<Number>(
-            member, *layer.gate_up, normed_.data(), shape_.hidden, rows,
+            member, *layer.gate_up, normed_.data(), shape_.hidden, rows.num_rows(),
             [&](int row, int panel, const Columns& columns) {
                 const int first = panel * kLanes;
                 const int count = std::min(kLanes, width - first);
@@ -279,7 +359,8 @@ class Decoder {
                 } else {
                     for (int i = 0; i < count; i++) to[i] = Number::narrow(result[i]);
                 }
-            }
+            },
+            plus(rows, Place{index, kSiteGateUp}), beside_nothing()
         );
     }
 
@@ -322,9 +403,13 @@ class Decoder {
     std::vector<int> rotation_of_;              // of each layer
     int max_rotated_ = 0;
 
+    AdapterRows all_rows_, sampled_rows_;  // of the step
+
     // Kept from step to step.
     AttentionSpace space_;
     Buffer<float> residual_, sampled_, projected_, angles_;
+    LowRows<Number> low_;       // of what a product is about to read
+    LowRows<Number> late_low_;  // of what one has read: the next norm adds what comes of it
     Buffer<Stored> normed_, query_, attended_, sampled_attended_, gated_;
 };
 

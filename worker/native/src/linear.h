@@ -20,12 +20,15 @@ struct Weights {
 
 // Packs the rows that `rows` points to, each `inputs` numbers; null stands for a row of zeros. False: out of memory.
 template <class Number>
-bool pack(Weights& weights, const void* const* rows, int outputs, int inputs, int threads) {
+bool pack(
+    Weights& weights, const void* const* rows, int outputs, int inputs, int threads,
+    Arena& arena = Arena::of_models()
+) {
     weights.outputs = outputs;
     weights.inputs = inputs;
     weights.steps = inputs / Number::kPerWord;
     const long steps = weights.steps;
-    weights.words = Arena::take((size_t)weights.panels() * steps * kPanel);
+    weights.words = arena.take((size_t)weights.panels() * steps * kPanel);
     if (!weights.words) return false;
     uint32_t* words = weights.words.get();
     Team::run(threads, 1, [&](Member& member) {
@@ -43,12 +46,26 @@ bool pack(Weights& weights, const void* const* rows, int outputs, int inputs, in
     return true;
 }
 
-// Multiplies `num_rows` rows of x [num_rows][stride] and hands out use(row, panel, columns), in any order.
+// What goes on beside a product, in its phase: `count` tasks.
+template <class Task>
+struct Beside {
+    long count;
+    const Task& task;
+};
+
+inline auto beside_nothing() {
+    static constexpr auto kNothing = [](long) {};
+    return Beside<decltype(kNothing)>{0, kNothing};
+}
+
+// Multiplies `num_rows` rows of x [num_rows][stride] and hands out use(row, panel, columns), in any order. Before that,
+// plus(first row, end row, panel, results [rows][kPanel]) may change what is handed out.
 //
 // One task is a block of rows that stays in the second-level cache, times some panels.
-template <class Number, class Use>
+template <class Number, class Use, class Plus, class Task>
 void apply(
-    Member& member, const Weights& weights, const typename Number::Stored* x, long stride, int num_rows, const Use& use
+    Member& member, const Weights& weights, const typename Number::Stored* x, long stride, int num_rows, const Use& use,
+    const Plus& plus, const Beside<Task>& beside
 ) {
     if (num_rows == 0) return;
     constexpr int kTilesPerBlock = 8;
@@ -63,7 +80,9 @@ void apply(
     const int tasks_per_block = (panels + panels_per_task - 1) / panels_per_task;
     const long words = stride / Number::kPerWord;
     const auto* x_words = reinterpret_cast<const uint32_t*>(x);
-    member.share((long)blocks * tasks_per_block, [&](long task) {
+    member.share(beside.count + (long)blocks * tasks_per_block, [&](long task) {
+        if (task < beside.count) return beside.task(task);
+        task -= beside.count;
         const int first_row = (int)(task / tasks_per_block) * block_rows;
         const int end_row = first_row + block_rows < num_rows ? first_row + block_rows : num_rows;
         const int first_panel = (int)(task % tasks_per_block) * panels_per_task;
@@ -71,13 +90,24 @@ void apply(
         for (int panel = first_panel; panel < end_panel; panel++) {
             for (int row = first_row; row < end_row; row += tile_rows) {
                 const int rows = end_row - row < tile_rows ? end_row - row : tile_rows;
+                float results[kTileRows * kPanel];
                 multiply_rows<Number>(
-                    rows, x_words + row * words, words, weights.panel(panel), weights.steps,
-                    [&](int i, const Columns& columns) { use(row + i, panel, columns); }
+                    rows, x_words + row * words, words, weights.panel(panel), weights.steps, results, kPanel
                 );
+                plus(row, row + rows, panel, results);
+                for (int i = 0; i < rows; i++)
+                    use(row + i, panel, Columns{load(results + i * kPanel), load(results + i * kPanel + kLanes)});
             }
         }
     });
+}
+
+// The product alone.
+template <class Number, class Use>
+void apply(
+    Member& member, const Weights& weights, const typename Number::Stored* x, long stride, int num_rows, const Use& use
+) {
+    apply<Number>(member, weights, x, stride, num_rows, use, [](int, int, int, float*) {}, beside_nothing());
 }
 
 }  // namespace rg
