@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from hicache.tiers.device import DevicePool, LayerShape
 from worker.attention.registry import backend_by_name
-from worker.batch import Batch, Int32Array, SampleRow, SamplingParams
+from worker.batch import BASE_MODEL, Batch, Int32Array, SampleRow, SamplingParams
 from worker.model.executor import ModelExecutor
 from worker.model.forward import IMPLEMENTATION
 from worker.model.probe import probe
@@ -34,6 +34,7 @@ class Flow:
     prompt_len: int
     slots: Int32Array
     starts_at: int  # step of its admission
+    adapter: int = BASE_MODEL  # the place of its adapter
     computed: int = 0
     output: list[int] = field(default_factory=list)
 
@@ -52,11 +53,12 @@ def generate_flat(
     params: SamplingParams = GREEDY,
     shared: int = 0,
     stagger: int = 2,
+    adapters: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Return `num_new` tokens for each prompt, as `params` choose them.
 
     The first `shared` tokens of all prompts lie in the same slots, computed by the first of them; each starts
-    `stagger` steps behind the one before.
+    `stagger` steps behind the one before. `adapters` are the places of theirs, if any has one.
     """
     deck = np.random.default_rng(seed).permutation(num_slots).astype(np.int32)
     common, rest = deck[:shared], deck[shared:]
@@ -65,7 +67,8 @@ def generate_flat(
         size = len(prompt) + num_new - shared
         own, rest = rest[:size], rest[size:]
         assert len(own) == size, "pool too small"
-        flows.append(Flow(list(prompt), len(prompt), np.concatenate([common, own]), starts_at=index * stagger))
+        adapter = BASE_MODEL if adapters is None else adapters[index]
+        flows.append(Flow(list(prompt), len(prompt), np.concatenate([common, own]), index * stagger, adapter))
     step = 0
     while any(len(flow.output) < num_new for flow in flows):
         first_done = flows[0].computed >= shared
@@ -103,6 +106,9 @@ def _step(executor: ModelExecutor, flows: Sequence[Flow], chunk_tokens: int, par
             )
             for index in finishing
         ),
+        adapters=None
+        if all(flow.adapter == BASE_MODEL for flow in flows)
+        else np.array([flow.adapter for flow in flows], np.int32),
     )
     sampled = executor.run(batch)
     for flow, (_, end) in zip(flows, spans, strict=True):

@@ -1,4 +1,4 @@
-"""An adapter's weights as values, and what is asked of whoever computes with them. Knows tensors; no files, no models."""
+"""An adapter's weights as values, and what is asked of whoever computes with them. Knows no files, no models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ from worker.attention.native_backend import why_unsuited
 from worker.attention.registry import AUTO, available_backends, backend_by_name
 from worker.config import ModelConfig
 from worker.errors import UnsupportedModelError
+from worker.lora.targets import linear_targets
+from worker.lora.torch_bank import TorchAdapterBank
 from worker.model import families
 from worker.model.executor import ForwardModel, ModelExecutor
 from worker.model.linears import pack_linears, steady_rows
@@ -47,18 +49,20 @@ def _native(model: PreTrainedModel, probed: tuple[ProbedLayer, ...]) -> NativeMo
     native = kernels()
     if model.device.type != "cpu" or native is None:
         raise NotPlainError(why_no_kernels() or f"native code runs on the CPU, not on {model.device.type}")
-    decoder = NativeModel(plain_decoder(model, probed, native, torch.get_num_threads()))
-    _check(model, probed, decoder)
+    definition = NativeModel(plain_decoder(model, probed, native, torch.get_num_threads()))
+    _check(model, probed, definition)
     _log.info("forward passes run in native code", kernels=native.variant.name)
-    return decoder
+    return definition
 
 
 def _transformers(model: PreTrainedModel, probed: tuple[ProbedLayer, ...], config: ModelConfig) -> TransformersModel:
     tested = model.config.model_type in families.TESTED
+    targets = linear_targets(model)
     if tested:
         pack_linears(model)
     backend = _backend(model, probed, config)
-    definition = TransformersModel(model, probed, backend, steady_rows(model))
+    adapters = TorchAdapterBank(model, targets, model.dtype, model.device)
+    definition = TransformersModel(model, probed, backend, steady_rows(model), adapters)
     if not tested:
         _check(model, probed, definition)
     return definition

@@ -1,6 +1,7 @@
 """Forward passes with the definitions of transformers: one flat row of tokens, attention over slots."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 from hicache.tiers.device import DevicePool
 from worker.attention.backend import AttentionBackend, AttentionPlan, LayerKV
 from worker.batch import Batch, Int32Array, LayerGate
+from worker.lora.torch_bank import TorchAdapterBank
 from worker.model.forward import handling_attention
 from worker.model.layer_gate import AllGates
 from worker.model.probe import ProbedLayer
@@ -23,14 +25,19 @@ class TransformersModel:
     layers: tuple[ProbedLayer, ...]
     backend: AttentionBackend
     min_rows: int = 1  # fewer rows than this are never computed, see `steady_rows`
+    adapters: TorchAdapterBank | None = None
 
     def over(self, pool: DevicePool) -> "TransformersForward":
         return TransformersForward(self, pool)
+
+    def bank(self) -> TorchAdapterBank | None:
+        return self.adapters
 
 
 class TransformersForward:
     def __init__(self, definition: TransformersModel, pool: DevicePool) -> None:
         self._model = definition.model
+        self._adapters = definition.adapters
         self._min_rows = definition.min_rows
         self._device = definition.model.device
         self._backend = definition.backend
@@ -43,15 +50,24 @@ class TransformersForward:
         with torch.inference_mode():
             gate = AllGates(batch.gates)
             run = _ForwardRun(self._layers, self._backend.plan(batch), self._tensor(batch.out_slots), gate)
-            with handling_attention(run):
+            token_ids = self._rows(batch.token_ids)
+            with handling_attention(run), self._adding(batch, len(token_ids)):
                 output = self._model(
-                    input_ids=self._rows(batch.token_ids)[None],
+                    input_ids=token_ids[None],
                     position_ids=self._rows(batch.positions)[None],
                     use_cache=False,
                     logits_to_keep=self._rows([row.row for row in batch.samples]),
                 )
             logits: Tensor = output.logits[0, : len(batch.samples)].float()
             return logits
+
+    def _adding(self, batch: Batch, num_rows: int) -> AbstractContextManager[None]:
+        """What makes the layers of a pass compute with the batch's adapters."""
+        if batch.adapters is None:
+            return nullcontext()
+        if self._adapters is None:
+            raise ValueError("a batch with adapters, for a model that has no bank for them")
+        return self._adapters.adding(batch, num_rows)
 
     def _rows(self, values: Sequence[int] | Int32Array) -> Tensor:
         """Return int64[at least min_rows]: the last value again where there are fewer, nothing where there is none."""

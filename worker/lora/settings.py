@@ -1,0 +1,191 @@
+"""Reads adapter_config.json: how strongly an adapter acts on which module, and whether it is plain LoRA at all.
+
+Settings are allowed by name. One that isn't known may stand there with an empty value only: future versions of PEFT
+will have variants that leave no trace in the weights, and such an adapter would compute something else than it does
+where it comes from. Knows neither weights nor models.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker.lora.errors import AdapterError
+
+CONFIG_FILE = "adapter_config.json"
+
+# Where the adapter comes from and how it was trained. Which modules it changes is read off its weights.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "eva_config",  # how its first weights were found
+        "exclude_modules",
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_dropout",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "target_modules",
+    }
+)
+_UNDERSTOOD = frozenset({"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"})
+# By value: what else would change the base model's weights, or multiply something else.
+_ALLOWED: Mapping[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "task_type": (None, "CAUSAL_LM"),
+    "bias": (None, "none"),
+    "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
+}
+_UNSUPPORTED: Mapping[str, str] = {
+    "alora_invocation_tokens": "activated LoRA, which begins to act within the prompt,",
+    "arrow_config": "Arrow routing between adapters",
+    "corda_config": "CorDA, which changes the base weights,",
+    "ensure_weight_tying": "tying adapters of embedding and head",
+    "fan_in_fan_out": "changing layers that aren't linear (transposed weights, Conv1D)",
+    "kasa_config": "KaSA, which changes the base weights,",
+    "layer_replication": "repeating layers of the base model",
+    "loftq_config": "LoftQ, which changes the base weights,",
+    "lora_bias": "a bias of the low-rank layers",
+    "lora_ga_config": "LoRA-GA, which changes the base weights,",
+    "megatron_config": "Megatron's parallel layers",
+    "modules_to_save": "replacing whole modules",
+    "monteclora_config": "MonteCLoRA",
+    "target_parameters": "changing parameters that aren't linear layers (such as fused experts)",
+    "trainable_token_indices": "embeddings of single tokens",
+    "use_bdlora": "block-diagonal LoRA",
+    "use_dora": "DoRA",
+    "use_qalora": "QALoRA",
+    "velora_config": "VeLoRA",
+}
+_MAX_SHOWN = 60
+
+# Python's expressions can take for ever: those that repeat a group, or repeat often.
+_REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
+_REPETITION = re.compile(r"(?<!\\)[*+{]")
+_MAX_REPETITIONS = 4
+_MAX_PATTERNS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """Ranks and strengths by module, as PEFT resolves them."""
+
+    rank: int
+    alpha: float
+    rank_pattern: Mapping[str, int]  # by expressions for the end of a module's path; the first that fits counts
+    alpha_pattern: Mapping[str, float]
+    rank_stabilised: bool
+
+    def rank_of(self, path: str) -> int:
+        return self.rank_pattern.get(_first_fit(self.rank_pattern, path), self.rank)
+
+    def scale_of(self, path: str) -> float:
+        """Rank-stabilised LoRA divides by the root of the rank: https://arxiv.org/abs/2312.03732."""
+        alpha = self.alpha_pattern.get(_first_fit(self.alpha_pattern, path), self.alpha)
+        rank = self.rank_of(path)
+        return alpha / math.sqrt(rank) if self.rank_stabilised else alpha / rank
+
+
+def parse_settings(content: bytes) -> AdapterSettings:
+    """Raises AdapterError, which names what isn't plain LoRA."""
+    settings = _object(content)
+    if "peft_type" not in settings:
+        raise AdapterError("peft_type", f"missing in {CONFIG_FILE}")
+    for name, value in settings.items():
+        _refuse_what_is_not_plain(name, value)
+    return AdapterSettings(
+        rank=_rank("r", settings.get("r", 8)),
+        alpha=_number("lora_alpha", settings.get("lora_alpha", 8)),
+        rank_pattern={key: _rank("rank_pattern", value) for key, value in _patterns("rank_pattern", settings)},
+        alpha_pattern={key: _number("alpha_pattern", value) for key, value in _patterns("alpha_pattern", settings)},
+        rank_stabilised=_truth("use_rslora", settings.get("use_rslora", False)),
+    )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        settings = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise AdapterError(CONFIG_FILE, f"is no JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise AdapterError(CONFIG_FILE, f"holds no object but {_shown(settings)}")
+    return settings
+
+
+def _refuse_what_is_not_plain(name: str, value: object) -> None:
+    if name in _WITHOUT_EFFECT or name in _UNDERSTOOD:
+        return
+    if name in _ALLOWED:
+        # Identity of types as well: 1 is equal to True.
+        if not any(type(value) is type(allowed) and value == allowed for allowed in _ALLOWED[name]):
+            choices = ", ".join(json.dumps(allowed) for allowed in _ALLOWED[name])
+            raise AdapterError(name, f"{_shown(value)} is not supported; it may be {choices}")
+        return
+    if value is False or value in (None, "", [], {}):
+        return
+    if name in _UNSUPPORTED:
+        raise AdapterError(name, f"{_UNSUPPORTED[name].removesuffix(',')} is not supported (it is {_shown(value)})")
+    raise AdapterError(name, f"unknown setting with the value {_shown(value)}: it may change what the adapter computes")
+
+
+def _patterns(name: str, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    patterns = settings.get(name) or {}
+    if not isinstance(patterns, dict):
+        raise AdapterError(name, f"{_shown(patterns)} is no object")
+    if len(patterns) > _MAX_PATTERNS:
+        raise AdapterError(name, f"has {len(patterns)} entries, more than {_MAX_PATTERNS}")
+    for pattern in patterns:
+        _check_pattern(name, pattern)
+    return list(patterns.items())
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    if _REPEATED_GROUP.search(pattern) or len(_REPETITION.findall(pattern)) > _MAX_REPETITIONS:
+        raise AdapterError(
+            name,
+            f"{_shown(pattern)} could take too long to match: expressions may repeat no groups, "
+            f"and have {_MAX_REPETITIONS} repetitions",
+        )
+    try:
+        re.compile(_expression(pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise AdapterError(name, f"{_shown(pattern)} is no regular expression: {error}") from error
+
+
+def _first_fit(patterns: Mapping[str, object], path: str) -> str:
+    """As PEFT does; the path itself where nothing fits."""
+    return next((pattern for pattern in patterns if re.match(_expression(pattern), path)), path)
+
+
+def _expression(pattern: str) -> str:
+    return rf"(.*\.)?({pattern})$"
+
+
+def _rank(name: str, value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise AdapterError(name, f"{_shown(value)} is no rank: a whole number from 1 on")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise AdapterError(name, f"{_shown(value)} is no finite number")
+    return float(value)
+
+
+def _truth(name: str, value: object) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise AdapterError(name, f"{_shown(value)} is neither true nor false")
+    return bool(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
