@@ -37,6 +37,11 @@ class GatewayLimits:
     max_stop_string_chars: Annotated[int, Interval(ge=1)] = 256
     max_stop_token_ids: Annotated[int, Interval(ge=0)] = 64
     max_logprobs: Annotated[int, Interval(ge=0)] = 20
+    # Of one request (`n`).
+    max_completions: Annotated[int, Interval(ge=1, le=1024)] = 64
+    # Of a JSON schema, of a regular expression, or of all texts of a choice. Workers take at most 256 KiB.
+    max_constraint_bytes: Annotated[int, Interval(ge=1, le=262_144)] = 65_536
+    max_choices: Annotated[int, Interval(ge=1)] = 256
     max_scope_bytes: Annotated[int, Interval(ge=1)] = 256
     max_request_id_chars: Annotated[int, Interval(ge=1)] = 128
     max_messages: Annotated[int, Interval(ge=1)] = 4096

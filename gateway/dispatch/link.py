@@ -81,7 +81,12 @@ class WorkerLink:
             if self._streams.pop(sequence_id, None) is not None and not worker_is_done:
                 self._outbox.put_nowait(worker_pb2.ConnectRequest(cancel=worker_pb2.Cancel(sequence_id=sequence_id)))
 
-        stream = TokenStream(closed, coalesce_s=self._limits.coalesce_s, max_unread_bytes=self._limits.max_unread_bytes)
+        stream = TokenStream(
+            closed,
+            num_completions=submit.sampling.n,
+            coalesce_s=self._limits.coalesce_s,
+            max_unread_bytes=self._limits.max_unread_bytes,
+        )
         self._streams[sequence_id] = stream
         self._outbox.put_nowait(worker_pb2.ConnectRequest(submit=submit))
         return stream

@@ -1,7 +1,8 @@
 """The tokens of one request on their way from a worker's stream to the client's.
 
 Belongs to the event loop; knows neither connection. The worker's side feeds, the client's side takes; whatever has
-come in between is merged, so a slow reader costs messages nothing and memory at most `max_unread_bytes`.
+come of a completion in between is merged, so a slow reader costs messages nothing and memory at most
+`max_unread_bytes`.
 """
 
 import asyncio
@@ -24,14 +25,15 @@ from radixgate.v1 import inference_pb2, worker_pb2
 
 
 class Delta:
-    """What has come of a request since it was last asked for."""
+    """What has come of one completion since it was last asked for."""
 
-    __slots__ = ("_text", "admission", "message")
+    __slots__ = ("_text", "admission", "message", "num_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
         # Copies, never parts of the worker's message: one of those keeps the whole step's message alive.
-        self.message = inference_pb2.GenerateResponse()
+        self.message = inference_pb2.GenerateResponse(index=index)
         self.admission: worker_pb2.Admission | None = None
+        self.num_bytes = 0  # of the worker's messages
         self._text: list[str] = []
 
     def add(self, output: worker_pb2.SequenceOutput) -> None:
@@ -40,9 +42,11 @@ class Delta:
             self.admission.CopyFrom(output.admission)
         self.message.token_ids.extend(output.token_ids)
         self.message.logprobs.extend(output.logprobs)
+        self.message.prompt_logprobs.extend(output.prompt_logprobs)
         self.message.finish_reason = output.finish_reason
         if output.text:
             self._text.append(output.text)
+        self.num_bytes += output.ByteSize()
 
     def seal(self) -> "Delta":
         self.message.text = "".join(self._text)
@@ -58,12 +62,22 @@ class Delta:
 
 
 class TokenStream:
-    """One request's stream. Invariant: once it has ended nothing is added, and `on_close` has been called once.
+    """One request's stream, of all its completions. It ends when each of them has, or with the first error.
+
+    Invariant: once it has ended nothing is added, and `on_close` has been called once. The news of completions are
+    taken in the order in which they first had some, so none of them waits for ever.
 
     Use with `with`: leaving before the end cancels the sequence at its worker.
     """
 
-    def __init__(self, on_close: Callable[[bool], None], *, coalesce_s: float, max_unread_bytes: int) -> None:
+    def __init__(
+        self,
+        on_close: Callable[[bool], None],
+        *,
+        coalesce_s: float,
+        max_unread_bytes: int,
+        num_completions: int = 1,
+    ) -> None:
         """`on_close(True)` is called when the worker has nothing more to say, `on_close(False)` when it must stop."""
         self._on_close = on_close
         self._coalesce_s = coalesce_s
@@ -71,8 +85,9 @@ class TokenStream:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._pending: Delta | None = None
-        self._unread_bytes = 0
+        self._pending: dict[int, Delta] = {}  # by completion
+        self._unfinished = set(range(num_completions))
+        self._unread_bytes = 0  # of what is pending
         self._taken_at = float("-inf")
         self._error: GatewayError | None = None
         self._ended = False
@@ -80,8 +95,8 @@ class TokenStream:
     # ------------------------------------------------------------------------------------------- the worker's side
 
     def feed(self, output: worker_pb2.SequenceOutput) -> None:
-        """Take one step's news of this sequence."""
-        if self._ended:
+        """Take one step's news of one completion."""
+        if self._ended or output.index not in self._unfinished:
             return
         end = output.WhichOneof("end")
         if end == "error":
@@ -89,13 +104,15 @@ class TokenStream:
             return
         self._unread_bytes += output.ByteSize()
         if self._unread_bytes > self._max_unread_bytes:
-            self._pending = None
+            self._pending = {}
             self._end(_reads_too_slowly(self._max_unread_bytes), worker_is_done=False)
             return
-        if self._pending is None:
-            self._pending = Delta()
-        self._pending.add(output)
-        if end is None:
+        if output.index not in self._pending:
+            self._pending[output.index] = Delta(output.index)
+        self._pending[output.index].add(output)
+        if end is not None:
+            self._unfinished.remove(output.index)
+        if self._unfinished:
             self._announce()
         else:
             self._end(None, worker_is_done=True)
@@ -129,18 +146,21 @@ class TokenStream:
     # ------------------------------------------------------------------------------------------- the client's side
 
     async def take(self) -> Delta:
-        """Wait for news and return all there is.
+        """Wait for news and return all there is of one completion.
 
-        The last delta is `finished`. Raises the GatewayError that ended the stream instead; what came before it is
-        returned first.
+        The last delta of each is `finished`. Raises the GatewayError that ended the stream instead; what came before
+        it is returned first.
         """
         await self._news.wait()
-        self._news.clear()
-        delta, self._pending, self._unread_bytes = self._pending, None, 0
+        while not self._pending and not self._ended:  # woken for what had been taken already
+            self._news.clear()
+            await self._news.wait()
         self._taken_at = self._loop.time()
-        if self._ended:
-            self._news.set()  # whoever asks again is told the same
+        delta = self._pending.pop(next(iter(self._pending))) if self._pending else None
+        if not self._pending and not self._ended:  # else whoever asks again is told at once
+            self._news.clear()
         if delta is not None:
+            self._unread_bytes -= delta.num_bytes
             return delta.seal()
         raise self._error or InternalError("the stream was read beyond its end")
 
@@ -148,7 +168,7 @@ class TokenStream:
         """Nobody reads any more. Closing twice, or after the end, is harmless."""
         self._end(CancelledRequestError("the request was cancelled"), worker_is_done=False)
         self._wake()
-        self._pending = None
+        self._pending = {}
 
     def __enter__(self) -> Self:
         return self

@@ -93,7 +93,8 @@ def _filled_in(sampling: inference_pb2.SamplingParams, max_new_tokens: int) -> i
         seed=secrets.randbits(64),
         ignore_eos=False,
         min_new_tokens=0,
+        n=1,
     )
-    # logprobs has no default that could be filled in: unset means none.
+    # logprobs, prompt_logprobs and constraints have no default that could be filled in: unset means none.
     full.MergeFrom(sampling)
     return full

@@ -1,4 +1,4 @@
-"""Passes one sequence's deltas on to its client, keeps its account, and tells how it went."""
+"""Passes one request's deltas on to its client, keeps its account, and tells how it went."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -39,9 +39,10 @@ async def relay(
     report: "StreamReport",
     write: Callable[[inference_pb2.GenerateResponse], Awaitable[None]],
 ) -> None:
-    """Pass deltas on until the sequence is finished. Raises the GatewayError that it ends with otherwise."""
+    """Pass deltas on until all completions are finished. Raises the GatewayError that they end with otherwise."""
     usage: inference_pb2.Usage | None = None
-    while True:
+    unfinished = generation.sampling.n
+    while unfinished:
         delta = await stream.take()
         message = delta.message
         message.request_id = generation.request_id
@@ -49,17 +50,16 @@ async def relay(
         if delta.admission is not None and usage is None:
             usage = _usage(delta.admission, len(generation.token_ids))
             report.admitted(usage)
-        if delta.finished:
+        unfinished -= delta.finished
+        if not unfinished:
             if usage is None:
                 raise InternalError("the worker finished a request that it never admitted", reason="WORKER_FAILED")
             usage.completion_tokens = report.completion_tokens
             message.usage.CopyFrom(usage)
-        if delta.finished or message.token_ids or message.text:
+        if delta.finished or message.token_ids or message.text or message.prompt_logprobs:
             await write(message)
             report.sent(delta)
-        if delta.finished:
-            report.finished()
-            return
+    report.finished()
 
 
 def _usage(admission: worker_pb2.Admission, prompt_tokens: int) -> inference_pb2.Usage:

@@ -1,6 +1,6 @@
 """What a request must fulfil by itself, before any prompt is looked at. Collects every violation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ def check_generate(request: inference_pb2.GenerateRequest, limits: GatewayLimits
         *_check_lengths(request.sampling, limits),
         *_check_probabilities(request.sampling),
         *_check_stops(request.sampling, limits, vocab_size),
+        *_check_constraint(request.sampling, limits),
     ]
 
 
@@ -56,8 +57,12 @@ def _check_lengths(sampling: inference_pb2.SamplingParams, limits: GatewayLimits
             "sampling.min_new_tokens",
             f"is {sampling.min_new_tokens}; must be at most max_new_tokens, {sampling.max_new_tokens}",
         )
-    if not 0 <= sampling.logprobs <= limits.max_logprobs:
-        yield Violation("sampling.logprobs", f"is {sampling.logprobs}; must be 0 to {limits.max_logprobs}")
+    for name in ("logprobs", "prompt_logprobs"):
+        value = getattr(sampling, name)
+        if not 0 <= value <= limits.max_logprobs:
+            yield Violation(f"sampling.{name}", f"is {value}; must be 0 to {limits.max_logprobs}")
+    if sampling.HasField("n") and not 1 <= sampling.n <= limits.max_completions:
+        yield Violation("sampling.n", f"is {sampling.n}; must be 1 to {limits.max_completions}")
 
 
 def _check_probabilities(sampling: inference_pb2.SamplingParams) -> Iterator[Violation]:
@@ -96,3 +101,30 @@ def _check_stops(sampling: inference_pb2.SamplingParams, limits: GatewayLimits, 
     for i, token_id in enumerate(sampling.stop_token_ids[: limits.max_stop_token_ids]):
         if not 0 <= token_id < vocab_size:
             yield Violation(f"sampling.stop_token_ids[{i}]", f"is {token_id}; must be 0 to {vocab_size - 1}")
+
+
+def _check_constraint(sampling: inference_pb2.SamplingParams, limits: GatewayLimits) -> Iterator[Violation]:
+    """Sizes only: whether anything can be held to it is for the worker to say, which knows the tokens."""
+    kind = sampling.WhichOneof("constraint")
+    if kind is None:
+        return
+    if kind == "choice":
+        yield from _check_choice(sampling.choice.texts, limits)
+    num_bytes = _constraint_bytes(sampling)
+    if num_bytes > limits.max_constraint_bytes:
+        yield Violation(f"sampling.{kind}", f"has {num_bytes} bytes; at most {limits.max_constraint_bytes} are allowed")
+    elif num_bytes == 0 and kind != "choice":
+        yield Violation(f"sampling.{kind}", "is empty; must have at least 1 character")
+
+
+def _constraint_bytes(sampling: inference_pb2.SamplingParams) -> int:
+    texts = (sampling.json_schema, sampling.regex, *sampling.choice.texts)  # one kind is set, the others are empty
+    return sum(len(text.encode()) for text in texts)
+
+
+def _check_choice(texts: Sequence[str], limits: GatewayLimits) -> Iterator[Violation]:
+    if not 1 <= len(texts) <= limits.max_choices:
+        yield Violation("sampling.choice.texts", f"has {len(texts)} texts; must have 1 to {limits.max_choices}")
+    for i, text in enumerate(texts[: limits.max_choices]):
+        if not text:
+            yield Violation(f"sampling.choice.texts[{i}]", "is empty; must have at least 1 character")

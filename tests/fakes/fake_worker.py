@@ -27,11 +27,11 @@ def next_token(token_ids: Sequence[int]) -> int:
     return first + (sum(token_ids) * 31 + len(token_ids) * 7) % (vocab - first)
 
 
-def completion(prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """Return what a FakeWorker generates."""
+def completion(prompt: Sequence[int], num_tokens: int, index: int = 0) -> list[int]:
+    """Return what a FakeWorker generates as the completion of this index."""
     token_ids = list(prompt)
     for _ in range(num_tokens):
-        token_ids.append(next_token(token_ids))
+        token_ids.append(next_token([*token_ids, *[1] * index]))
     return token_ids[len(prompt) :]
 
 
@@ -41,6 +41,7 @@ class RunningSequence:
     link: "_Link"
     deadline: float | None
     token_ids: list[int]
+    index: int = 0
     generated: int = 0
 
     @property
@@ -194,23 +195,24 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.submits.append(submit)
         token_ids = [token_id for segment in submit.prompt for token_id in segment.token_ids]
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.timeout_ms else None
-        sequence = RunningSequence(submit, link, deadline, token_ids)
+        sequences = [
+            RunningSequence(submit, link, deadline, list(token_ids), index) for index in range(submit.sampling.n)
+        ]
         if self.failure is not None:
-            self._send(sequence, error=self.failure)
+            self._send(sequences[0], error=self.failure)
             return
-        self._running.append(sequence)
+        self._running.extend(sequences)
         self._work.set()
 
     def _cancelled(self, sequence_id: int, link: _Link) -> None:
         self.cancels.append(sequence_id)
-        for sequence in self._running:
+        for sequence in list(self._running):
             if sequence.link is link and sequence.sequence_id == sequence_id:
                 self._running.remove(sequence)
                 error = worker_pb2.SequenceError(
                     code=worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED, message="cancelled by the gateway"
                 )
                 self._send(sequence, error=error)
-                return
 
     # --------------------------------------------------------------------------------------------------- the model
 
@@ -247,16 +249,19 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             link.outbox.put_nowait(message)
 
     def _advance(self, sequence: RunningSequence) -> worker_pb2.SequenceOutput:
-        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id)
+        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id, index=sequence.index)
         if sequence.deadline is not None and time.monotonic() > sequence.deadline:
             output.error.code = worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED
             output.error.message = "the deadline has passed"
             return output
-        if sequence.generated == 0:
+        if sequence.generated == sequence.index == 0:
+            if sequence.submit.sampling.HasField("prompt_logprobs"):
+                for position in range(1, len(sequence.token_ids)):
+                    output.prompt_logprobs.add(logprob=-float(position))
             output.admission.CopyFrom(self.admission or self._admit(sequence))
         sampling = sequence.submit.sampling
         for _ in range(self.tokens_per_step):
-            token_id = next_token(sequence.token_ids)
+            token_id = next_token([*sequence.token_ids, *[1] * sequence.index])
             sequence.token_ids.append(token_id)
             sequence.generated += 1
             output.token_ids.append(token_id)
@@ -281,7 +286,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.Admission(prompt_tokens=len(prompt), cached=cached)
 
     def _send(self, sequence: RunningSequence, *, error: worker_pb2.SequenceError) -> None:
-        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id, error=error)
+        output = worker_pb2.SequenceOutput(sequence_id=sequence.sequence_id, error=error, index=sequence.index)
         sequence.link.outbox.put_nowait(worker_pb2.ConnectResponse(outputs=[output]))
 
 

@@ -145,7 +145,7 @@ async def test_every_default_is_filled_in_for_the_worker(stack: Stack, worker: F
     assert sent.max_new_tokens == worker.model.context_length - len(IDS)
     assert (sent.temperature, sent.top_k, sent.top_p, sent.min_p, sent.repetition_penalty) == (1.0, 0, 1.0, 0.0, 1.0)
     unset = {name.name for name in sent.DESCRIPTOR.fields} - {name.name for name, _ in sent.ListFields()}
-    assert unset == {"stop", "stop_token_ids", "logprobs"}
+    assert unset == {"stop", "stop_token_ids", "logprobs", "prompt_logprobs", "json_schema", "regex", "choice"}
 
 
 async def test_what_the_client_sets_is_kept_zero_included(stack: Stack, worker: FakeWorker) -> None:

@@ -25,14 +25,21 @@ class Worker:
     def __init__(self) -> None:
         self.told: list[bool] = []
 
-    def stream(self, *, coalesce_s: float = 0.0, max_unread_bytes: int = 1 << 20) -> TokenStream:
-        return TokenStream(self.told.append, coalesce_s=coalesce_s, max_unread_bytes=max_unread_bytes)
+    def stream(
+        self, num_completions: int = 1, *, coalesce_s: float = 0.0, max_unread_bytes: int = 1 << 20
+    ) -> TokenStream:
+        return TokenStream(
+            self.told.append,
+            num_completions=num_completions,
+            coalesce_s=coalesce_s,
+            max_unread_bytes=max_unread_bytes,
+        )
 
 
 def tokens(
-    *token_ids: int, text: str = "", end: "inference_pb2.FinishReason.ValueType | None" = None
+    *token_ids: int, text: str = "", index: int = 0, end: "inference_pb2.FinishReason.ValueType | None" = None
 ) -> worker_pb2.SequenceOutput:
-    output = worker_pb2.SequenceOutput(token_ids=token_ids, text=text)
+    output = worker_pb2.SequenceOutput(token_ids=token_ids, text=text, index=index)
     if end is not None:
         output.finish_reason = end
     return output
@@ -207,3 +214,88 @@ async def test_a_workers_inner_troubles_stay_inside(code: "worker_pb2.SequenceEr
     with pytest.raises(InternalError) as failure:
         await stream.take()
     assert "secret" not in failure.value.message
+
+
+async def test_completions_are_merged_each_by_itself_and_taken_in_turn() -> None:
+    stream = Worker().stream(2)
+    for token in range(3):
+        stream.feed(tokens(token, index=0))
+        stream.feed(tokens(10 + token, index=1))
+    first = await stream.take()
+    stream.feed(tokens(3, index=0))
+    taken = [first, await stream.take(), await stream.take()]
+    assert [(delta.message.index, list(delta.message.token_ids)) for delta in taken] == [
+        (0, [0, 1, 2]),
+        (1, [10, 11, 12]),
+        (0, [3]),
+    ]
+
+
+async def test_a_stream_ends_with_its_last_completion() -> None:
+    worker = Worker()
+    stream = worker.stream(3)
+    for index in (1, 0):
+        stream.feed(tokens(index, index=index, end=STOP))
+        assert (await stream.take()).finished
+        assert worker.told == []
+    stream.feed(tokens(2, index=2, end=STOP))
+    assert worker.told == [True]
+    assert (await stream.take()).finished
+
+
+async def test_nothing_follows_the_end_of_a_completion() -> None:
+    stream = Worker().stream(2)
+    stream.feed(tokens(1, index=0, end=STOP))
+    stream.feed(tokens(2, index=0))
+    stream.feed(tokens(3, index=7))
+    assert list((await stream.take()).message.token_ids) == [1]
+    stream.fail(UnavailableError("gone"))
+    with pytest.raises(UnavailableError):
+        await stream.take()
+
+
+async def test_an_error_of_one_completion_ends_all() -> None:
+    worker = Worker()
+    stream = worker.stream(2)
+    stream.feed(tokens(1, index=0))
+    failed = error(worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED)
+    failed.index = 1
+    stream.feed(failed)
+    assert worker.told == [True]
+    assert list((await stream.take()).message.token_ids) == [1]
+    with pytest.raises(CancelledRequestError):
+        await stream.take()
+
+
+async def test_what_was_taken_early_does_not_end_the_next_wait() -> None:
+    stream = Worker().stream(2, coalesce_s=0.02)
+    stream.feed(tokens(1, index=0))
+    await stream.take()
+    stream.feed(tokens(2, index=0))
+    stream.feed(tokens(3, index=1))  # both are announced by one timer
+    assert [(await stream.take()).message.index for _ in range(2)] == [0, 1]
+    asyncio.get_running_loop().call_later(0.05, stream.feed, tokens(4, index=1, end=STOP))
+    assert list((await stream.take()).message.token_ids) == [4]
+
+
+async def test_the_bound_on_what_is_unread_counts_all_completions_and_forgets_what_was_read() -> None:
+    stream = Worker().stream(64, max_unread_bytes=4096)
+    for index in range(64):
+        stream.feed(tokens(*range(100), index=index))
+        if index % 8 == 7:
+            for _ in range(8):
+                assert (await stream.take()).num_tokens == 100
+    for index in range(64):
+        stream.feed(tokens(*range(100), index=index))
+    with pytest.raises(OverloadedError):
+        await stream.take()
+
+
+async def test_log_probabilities_of_the_prompt_are_merged_in_order() -> None:
+    stream = Worker().stream()
+    for value in (-1.0, -2.0):
+        output = worker_pb2.SequenceOutput()
+        output.prompt_logprobs.add(logprob=value)
+        stream.feed(output)
+    message = (await stream.take()).message
+    assert [entry.logprob for entry in message.prompt_logprobs] == [-1.0, -2.0]

@@ -48,6 +48,16 @@ def violations(**request: Any) -> dict[str, str]:
         ("frequency_penalty", float("nan"), "-2 to 2"),
         ("logprobs", -1, "0 to 20"),
         ("logprobs", 21, "0 to 20"),
+        ("prompt_logprobs", -1, "0 to 20"),
+        ("prompt_logprobs", 21, "0 to 20"),
+        ("n", 0, "1 to 64"),
+        ("n", -1, "1 to 64"),
+        ("n", 65, "1 to 64"),
+        ("json_schema", "", "at least 1"),
+        ("json_schema", "x" * 65_537, "65537 bytes; at most 65536"),
+        ("regex", "", "at least 1"),
+        ("regex", "ü" * 32_769, "65538 bytes; at most 65536"),
+        ("choice", {"texts": ["x" * 65_000, "y" * 600]}, "at most 65536"),
         ("stop", ["x"] * 5000, "at most 16"),
         ("stop_token_ids", [1] * 65, "at most 64"),
     ],
@@ -105,3 +115,23 @@ def test_claims_of_identity_are_named() -> None:
 def test_all_violations_are_told_at_once() -> None:
     found = violations(tenant="x", scope="s" * 300, sampling={"temperature": -1.0, "top_p": 2.0, "stop": ["x"] * 5000})
     assert set(found) == {"tenant", "scope", "sampling.temperature", "sampling.top_p", "sampling.stop"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "field"),
+    [([], "texts"), (["x"] * 257, "texts"), (["a", "", "b"], "texts[1]")],
+)
+def test_a_choice_has_a_bounded_number_of_texts_and_none_is_empty(texts: list[str], field: str) -> None:
+    assert list(violations(sampling={"choice": {"texts": texts}})) == [f"sampling.choice.{field}"]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"n": 64, "prompt_logprobs": 20, "json_schema": "{}"},
+        {"n": 1, "prompt_logprobs": 0, "regex": "a" * 65_536},
+        {"choice": {"texts": [str(index) for index in range(256)]}},
+    ],
+)
+def test_what_lies_on_the_bounds_is_taken(sampling: dict[str, Any]) -> None:
+    assert violations(sampling=sampling) == {}
