@@ -22,8 +22,8 @@ class SamplingParams:
     """How one request samples. Validated at the gateway; every default is resolved there.
 
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and the neutral penalties are off. `logprobs` None
-    reports none, 0 the chosen token's only, n the n likeliest as well; `prompt_logprobs` the same of the prompt's tokens.
-    `n` completions share the prompt.
+    reports none, 0 the chosen token's only, k the k likeliest as well; `prompt_logprobs` does so for the prompt's
+    tokens. `n` completions share the prompt.
     """
 
     max_new_tokens: int
@@ -93,7 +93,7 @@ class Batch:
     qo_indptr: Int32Array  # int32[num_sequences + 1]
     kv_indptr: Int32Array  # int32[num_sequences + 1]
     kv_indices: Int32Array  # int32[kv_indptr[-1]], slot ids
-    samples: tuple[SampleRow, ...]  # by sequence; several may sample from one row
+    samples: tuple[SampleRow, ...]  # in order of sequence and row; several may sample from one row
     gates: tuple[LayerGate, ...] = ()  # of loads under way that some sequence reads
     # int32[num_sequences]: the place of each sequence's adapter, BASE_MODEL for none; None: nobody has one. Sequences
     # with the same adapter stand side by side.
@@ -106,11 +106,6 @@ class Batch:
     @property
     def num_sequences(self) -> int:
         return len(self.qo_indptr) - 1
-
-    @property
-    def logit_rows(self) -> list[int]:
-        """The rows that logits are needed of: those of `samples` in their order, each once."""
-        return list(dict.fromkeys([sample.row for sample in self.samples]))
 
 
 @dataclass(frozen=True, slots=True)

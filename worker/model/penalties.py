@@ -1,9 +1,10 @@
-"""What changes logits before a token is chosen: penalties on tokens seen, and tokens that are banned.
+"""What changes logits before a token is chosen: penalties on tokens seen, tokens that are banned, and constraints.
 
 Order and meaning: first the repetition penalty over prompt and output, as in transformers (a positive logit is
 divided by it, a negative one multiplied); then, over the output only, `presence_penalty` once and `frequency_penalty`
-per occurrence, subtracted, as in the OpenAI API; then banned tokens get -inf. However extreme a penalty is, the logits
-of tokens that are not banned stay finite: what follows need not expect infinities that cancel out to nan.
+per occurrence, subtracted, as in the OpenAI API; then banned tokens get -inf, and all that a constraint does not allow.
+However extreme a penalty is, the logits of the other tokens stay finite: what follows need not expect infinities that
+cancel out to nan.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ def changes_logits(row: SampleRow) -> bool:
         or params.presence_penalty != 0.0
         or params.frequency_penalty != 0.0
         or bool(row.banned_token_ids)
+        or row.allowed is not None
     )
 
 
@@ -41,6 +43,7 @@ def penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     banned = [(index, np.asarray(row.banned_token_ids)) for index, row in affected if row.banned_token_ids]
     if banned:
         changed[_places(banned, logits)] = float("-inf")
+    _forbid(changed, affected)
     return changed
 
 
@@ -76,6 +79,18 @@ def _penalise_output(logits: Tensor, affected: _Affected) -> None:
     if told:
         places = _places(told, logits)
         logits[places] = _finite(logits[places] - torch.from_numpy(np.concatenate(penalties)).to(logits))
+
+
+def _forbid(logits: Tensor, affected: _Affected) -> None:
+    constrained = [(index, row.allowed) for index, row in affected if row.allowed is not None]
+    if not constrained:
+        return
+    packed = np.stack([allowed for _, allowed in constrained])  # uint32[rows, words]
+    # Unpacked on the host, where one instruction does it for 64 tokens.
+    allowed = np.unpackbits(packed.view(np.uint8), axis=1, count=logits.shape[-1], bitorder="little")
+    forbidden = torch.from_numpy(allowed == 0).to(logits.device)
+    rows = torch.tensor([index for index, _ in constrained], device=logits.device)
+    logits[rows] = logits[rows].masked_fill_(forbidden, float("-inf"))
 
 
 def _finite(values: Tensor) -> Tensor:

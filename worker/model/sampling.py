@@ -2,7 +2,7 @@
 
 The order of operations, equal to transformers' where that has one:
 
-1. penalties and banned tokens (`worker.model.penalties`);
+1. penalties, banned tokens and constraints (`worker.model.penalties`);
 2. temperature 0: the largest logit, the smaller token id among equals. Otherwise logits are divided by temperature;
 3. top_k keeps the tokens whose logit is at least the k-th largest (so equals at the border all stay);
 4. top_p keeps the shortest run of the likeliest of these whose probability, renormalised, reaches top_p;
@@ -33,12 +33,28 @@ _MANY_CANDIDATES = 4096
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
-    """Sample one token for each row of `logits`, float32[rows, vocab_size]; the result is in the order of `rows`."""
+    """Sample one token for each row of `logits`, float32[rows, vocab_size]; the result is in the order of `rows`.
+
+    Where the token is given, that is the token.
+    """
     if not rows:
         return []
-    tokens = choose(penalised(logits, rows), rows)
+    tokens = _given_or_chosen(logits, rows)
     logprobs = _logprobs(logits, tokens, rows)
     return [SampledToken(token, found) for token, found in zip(tokens, logprobs, strict=True)]
+
+
+def _given_or_chosen(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    open_rows = [index for index, row in enumerate(rows) if row.given_token_id is None]
+    if len(open_rows) == len(rows):
+        return choose(penalised(logits, rows), rows)
+    tokens = [row.given_token_id or 0 for row in rows]
+    if open_rows:
+        members = [rows[index] for index in open_rows]
+        chosen = choose(penalised(logits[torch.tensor(open_rows, device=logits.device)], members), members)
+        for index, token in zip(open_rows, chosen, strict=True):
+            tokens[index] = token
+    return tokens
 
 
 def choose(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
@@ -116,10 +132,11 @@ def _filtered_among(
     weights = _kept(ranked, probabilities.gather(1, ids).double(), rows)
     chosen = ids.gather(1, _inverse_cdf(weights, rows)[:, None])[:, 0]
     # If the last candidate or an equal of it is kept, by all filters or by top_k alone (whose total top_p needs),
-    # then tokens that are no candidates might be as well.
+    # then tokens that are no candidates might be as well. Not if it is forbidden: then all others are, too.
     top_k = _top_k(rows, ranked)
     last = ranked[:, -1:]
     unsure = ((weights > 0) & (ranked == last)).any(dim=-1) | ((top_k > 0) & (_border(ranked, top_k) == last))[:, 0]
+    unsure &= last[:, 0] > float("-inf")
     return chosen, ~unsure
 
 
@@ -181,7 +198,7 @@ def _column(values: list[float], like: Tensor) -> Tensor:
 def _logprobs(logits: Tensor, tokens: list[int], rows: Sequence[SampleRow]) -> list[TokenLogprobs | None]:
     """What the rows that want it report, from `logits` as the model gave them."""
     found: list[TokenLogprobs | None] = [None] * len(rows)
-    members = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+    members = [index for index, row in enumerate(rows) if row.num_logprobs is not None]
     if not members:
         return found
     if len(members) < len(rows):
@@ -189,9 +206,9 @@ def _logprobs(logits: Tensor, tokens: list[int], rows: Sequence[SampleRow]) -> l
     selected = torch.log_softmax(logits, dim=-1)
     chosen_ids = torch.tensor([tokens[index] for index in members], device=logits.device)
     chosen = selected.gather(1, chosen_ids[:, None])[:, 0].tolist()
-    most = min(max(rows[index].params.logprobs or 0 for index in members), logits.shape[-1])
+    most = min(max(rows[index].num_logprobs or 0 for index in members), logits.shape[-1])
     values, ids = _in_order(*blocks.topk(selected, most))
     likeliest = [list(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
     for index, logprob, top in zip(members, chosen, likeliest, strict=True):
-        found[index] = TokenLogprobs(logprob, tuple(top[: rows[index].params.logprobs]))
+        found[index] = TokenLogprobs(logprob, tuple(top[: rows[index].num_logprobs]))
     return found

@@ -32,6 +32,9 @@ def penalised(logits: Float64Array, wanted: SampleRow) -> Float64Array:
         count = list(wanted.output_token_ids).count(token)
         changed[token] -= np.float32(params.presence_penalty + params.frequency_penalty * count)
     changed[list(wanted.banned_token_ids)] = -np.inf
+    if wanted.allowed is not None:
+        allowed = [bool(wanted.allowed[token // 32] >> np.uint32(token % 32) & 1) for token in range(len(changed))]
+        changed[~np.array(allowed)] = -np.inf
     return changed.astype(np.float64)
 
 

@@ -11,6 +11,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from tests.unit.worker.model.sampling_reference import acceptable, distribution, row
 from worker.batch import SampleRow, SamplingParams
+from worker.engine.constraints import pack
 from worker.model.penalties import penalised
 from worker.model.randomness import uniform
 from worker.model.sampling import CANDIDATES, sample
@@ -54,11 +55,23 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, list[SampleRow]]:
             position=draw(st.integers(0, 100_000)),
             prompt_token_ids=np.array(draw(st.lists(token, max_size=5)), np.int32),
             output_token_ids=draw(st.lists(token, max_size=8)),
-            banned_token_ids=tuple(draw(st.lists(token, max_size=1))),
+            **draw(limits(vocab_size)),
         )
         for _ in range(len(logits))
     ]
     return logits, rows
+
+
+def limits(vocab_size: int) -> st.SearchStrategy[dict[str, Any]]:
+    """What may not be sampled, or may; something is left."""
+    token = st.integers(0, vocab_size - 1)
+    return st.one_of(
+        st.lists(token, max_size=1).map(lambda banned: {"banned_token_ids": tuple(banned)}),
+        st.lists(token, min_size=1, unique=True).map(lambda allowed: {"allowed": pack(allowed, vocab_size)}),
+        st.lists(token, min_size=2, unique=True).map(
+            lambda allowed: {"allowed": pack(allowed, vocab_size), "banned_token_ids": tuple(allowed[:1])}
+        ),
+    )
 
 
 @settings(max_examples=200)
@@ -221,3 +234,44 @@ def test_the_repetition_penalty_is_that_of_transformers() -> None:
         output_token_ids=output.tolist(),
     )
     torch.testing.assert_close(penalised(logits, [wanted]), theirs)
+
+
+def test_a_constraint_lets_through_what_it_allows_and_nothing_else() -> None:
+    logits = torch.randn(40, 700, generator=torch.Generator().manual_seed(1)) * 3
+    allowed = [tuple(range(index, 700, 97)) for index in range(40)]
+    kinds = [GREEDY, PLAIN, replace(PLAIN, top_k=50, top_p=0.9), replace(PLAIN, repetition_penalty=2.0)]
+    rows = [
+        row(replace(kinds[index % 4], seed=index), prompt_token_ids=np.array(tokens), allowed=pack(tokens, 700))
+        for index, tokens in enumerate(allowed)
+    ]
+    assert all(token in among for token, among in zip(tokens(logits, rows), allowed, strict=True))
+
+
+def test_a_constraint_that_leaves_one_token_decides_it_whatever_its_logit() -> None:
+    logits = torch.zeros(1, 700)
+    logits[0, 3], logits[0, 4] = -1e30, 1e30
+    for params in (GREEDY, PLAIN, replace(PLAIN, top_p=0.1), replace(PLAIN, temperature=0.001, top_k=3)):
+        assert tokens(logits, [row(params, allowed=pack([3], 700))]) == [3]
+
+
+def test_log_probabilities_under_a_constraint_are_the_models_own() -> None:
+    logits = torch.randn(1, 700)
+    (sampled,) = sample(logits, [row(replace(GREEDY, logprobs=2), allowed=pack([5], 700))])
+    expected = torch.log_softmax(logits, dim=-1)[0]
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.logprob == pytest.approx(float(expected[5]))
+    assert sampled.logprobs.top[0][0] == int(expected.argmax())
+
+
+def test_given_tokens_get_their_log_probabilities_and_change_no_choice() -> None:
+    logits = torch.randn(3, 700)
+    wanted = row(replace(PLAIN, seed=7, repetition_penalty=1.5), position=9, output_token_ids=[1, 2])
+    scored = [row(replace(PLAIN, prompt_logprobs=3), given_token_id=token) for token in (42, 699)]
+    first, chosen, last = sample(logits, [scored[0], wanted, scored[1]])
+    assert chosen == sample(logits[1:2], [wanted])[0]
+    for index, token, sampled in ((0, 42, first), (2, 699, last)):
+        expected = torch.log_softmax(logits[index], dim=-1)
+        assert sampled.token_id == token
+        assert sampled.logprobs is not None
+        assert sampled.logprobs.logprob == pytest.approx(float(expected[token]))
+        assert [entry[0] for entry in sampled.logprobs.top] == expected.topk(3).indices.tolist()
