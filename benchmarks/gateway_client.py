@@ -23,6 +23,8 @@ class GatewayClient:
     async def answer(self, turn: Turn) -> Timing:
         request = inference_pb2.GenerateRequest(
             tokens=inference_pb2.TokenPrompt(token_ids=turn.token_ids),
+            adapter=turn.adapter,
+            scope=turn.scope,
             sampling=inference_pb2.SamplingParams(
                 temperature=turn.temperature,
                 seed=turn.seed,

@@ -25,6 +25,8 @@ class Turn:
     max_new_tokens: int
     temperature: float = 0.0  # 0: greedy
     seed: int = 0  # of sampling
+    adapter: str = ""  # "": the base model
+    scope: str = ""  # part of the cache's namespace
 
 
 @dataclass(frozen=True, slots=True)
