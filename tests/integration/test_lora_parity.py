@@ -110,7 +110,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[AdapterWeights]
     prompts = [random_tokens(size, seed) for seed, size in enumerate((9, 70, 14, 1, 30))]
     for place, settings in enumerate(MANY):
         folder = tmp_path_factory.mktemp("adapter")
-        adapted = save_adapter(folder, "llama", seed=place, **settings)
+        adapted: Any = save_adapter(folder, "llama", seed=place, **settings)
         adapters.append(read_tiny_adapter(folder, "llama"))
         adapted.get_base_model().set_attn_implementation("eager")
         if place == 0:

@@ -1,6 +1,7 @@
 """Reads a LoRA adapter from the folder that PEFT saved it to.
 
-Each file is read once, and what is checked, digested and used are the same bytes. Pickled weights are never opened.
+What is checked, digested and used are the same bytes, and settings that change while weights are read are noticed:
+a folder that is replaced meanwhile is never half the one and half the other. Pickled weights are never opened.
 """
 
 import os
@@ -28,8 +29,11 @@ def read_adapter(folder: Path, targets: Targets, dtype: torch.dtype, max_rank: i
     The revision depends on what the adapter computes alone, not on where it lies or how it was saved. Raises
     AdapterError, which names what is missing, damaged, too large or not supported.
     """
-    settings = parse_settings(_content(folder, CONFIG_FILE, _MAX_CONFIG_BYTES))
+    written = _content(folder, CONFIG_FILE, _MAX_CONFIG_BYTES)
+    settings = parse_settings(written)
     content = _content(folder, WEIGHTS_FILE, _most_bytes(targets, max_rank))
+    if _content(folder, CONFIG_FILE, _MAX_CONFIG_BYTES) != written:
+        raise AdapterError(CONFIG_FILE, f"changes in {folder} while the adapter is read")
     modules = pair_up(parse_tensors(content), settings, targets, max_rank)
     in_dtype = {path: in_format(module, path, dtype) for path, module in modules.items()}
     return AdapterWeights(_revision(modules), in_dtype)
@@ -44,11 +48,10 @@ def _most_bytes(targets: Targets, max_rank: int) -> int:
 def _content(folder: Path, name: str, most_bytes: int) -> bytes:
     """Read a file of at most `most_bytes`. A link is followed: caches of models consist of links."""
     try:
-        # Without O_NONBLOCK a pipe would keep us here.
-        descriptor = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = open(folder / name, "rb", opener=_open_without_waiting)  # noqa: SIM115 -- closed below
     except (OSError, ValueError) as error:
         raise AdapterError(name, _why_missing(folder, error)) from error
-    with os.fdopen(descriptor, "rb") as file:
+    with opened as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise AdapterError(name, f"is no regular file in {folder}")
@@ -61,6 +64,11 @@ def _content(folder: Path, name: str, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise AdapterError(name, f"grows beyond {most_bytes} bytes while it is read")
     return content
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would keep us."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _why_missing(folder: Path, error: OSError | ValueError) -> str:
