@@ -1,5 +1,6 @@
 """Keeps the host copies of adapters, and brings them to places on the device beside the engine, on one thread."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -28,11 +29,13 @@ class AdapterLoader:
     """Implements the engine's AdapterSource over a bank.
 
     `add` may be called from any thread, the rest from the engine's. What is asked for is done in this order: a place
-    that is cleared and given away again ends up with the later adapter.
+    that is cleared and given away again ends up with the later adapter. `on_done` is called when a load has ended, well
+    or not, from the thread that does it.
     """
 
-    def __init__(self, bank: AdapterBank, num_places: int) -> None:
+    def __init__(self, bank: AdapterBank, num_places: int, on_done: Callable[[], None]) -> None:
         self.num_places = num_places
+        self._on_done = on_done
         self._bank = bank
         self._weights: dict[str, AdapterWeights] = {}  # by revision
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="adapters")
@@ -43,7 +46,9 @@ class AdapterLoader:
 
     def load(self, revision: str, place: int) -> LoadTicket:
         weights = self._weights.get(revision)  # held until it has arrived, whoever forgets it meanwhile
-        return LoadTicket(self._thread.submit(self._put, revision, place, weights))
+        ending = self._thread.submit(self._put, revision, place, weights)
+        ending.add_done_callback(lambda _: self._on_done())  # the ticket is done by then
+        return LoadTicket(ending)
 
     def forget(self, revision: str, place: int | None) -> None:
         self._weights.pop(revision, None)

@@ -50,8 +50,13 @@ def bank() -> FakeBank:
 
 
 @pytest.fixture
-def loader(bank: FakeBank) -> Iterator[AdapterLoader]:
-    made = AdapterLoader(bank, num_places=3)
+def bell() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def loader(bank: FakeBank, bell: threading.Event) -> Iterator[AdapterLoader]:
+    made = AdapterLoader(bank, num_places=3, on_done=bell.set)
     for revision in ("one", "other", "broken"):
         made.add(weights(revision))
     yield made
@@ -68,6 +73,15 @@ def test_a_load_returns_at_once_and_is_done_later(loader: AdapterLoader, bank: F
     wait_until(lambda: ticket.done)
     assert not ticket.failed
     assert bank.places == {2: "one"}
+
+
+@pytest.mark.parametrize("revision", ["one", "broken"])
+def test_who_waits_for_a_load_is_told_when_it_has_ended(
+    revision: str, loader: AdapterLoader, bell: threading.Event
+) -> None:
+    ticket = loader.load(revision, 0)
+    assert bell.wait(DEADLINE_S)
+    assert ticket.done
 
 
 def test_the_bank_is_used_from_one_thread_and_not_the_callers(loader: AdapterLoader, bank: FakeBank) -> None:
