@@ -60,7 +60,9 @@ class _Place:
     revision: str = ""
     ticket: AdapterTicket | None = None  # None: nothing is on its way here
     users: int = 0  # sequences that run with it
-    used_at: float = 0.0  # when one last started
+    used_at: float = 0.0  # when one last started, or it was last given away
+    fresh: bool = False  # none of those it was brought for has started yet
+    missed_since: float | None = None  # when another adapter could have had the place, were it not fresh
     closing_since: float | None = None  # nobody starts with it any more, because another adapter waits for a place
 
 
@@ -78,6 +80,7 @@ class AdapterPlaces:
     before others. A place that sequences run on isn't given away. Where all are taken, the one whose last start is
     longest ago closes: those that run finish, nobody else starts, so whoever waits gets a place however busy the
     others are. If that takes longer than `patience_s`, those that run are paused, and wait for a place in their turn.
+    What was brought for somebody who then lacks slots keeps its place from others for `patience_s` at most.
 
     Invariant: a place has as many users as sequences run with its adapter; an adapter lies at one place at most.
     """
@@ -153,12 +156,14 @@ class AdapterPlaces:
         revision = sequence.request.adapter_revision
         if not revision:
             return True
-        place = self._at.get(revision)
-        if place is None:
+        if revision not in self._at:
+            if self._adapters[revision].failed:
+                return False  # it is about to end
             self._wanted.setdefault(revision, now)
             self._bring(revision, now)
-            place = self._at.get(revision)
-        if place is None or self._is_on_its_way(place):
+        place = self._at.get(revision)
+        # Looked at first: a load that has failed by now leaves the place empty.
+        if place is None or self._is_on_its_way(place) or place.revision != revision:
             return False
         return place.closing_since is None
 
@@ -167,7 +172,7 @@ class AdapterPlaces:
         if revision := sequence.request.adapter_revision:
             place = self._at[revision]
             place.users += 1
-            place.used_at = now
+            place.used_at, place.fresh = now, False
             sequence.adapter_place = place.number
 
     def give_back(self, sequence: Sequence) -> None:
@@ -207,10 +212,10 @@ class AdapterPlaces:
 
     def _bring(self, revision: str, now: float) -> None:
         """Begin to bring an adapter here, if there is a place for it; else let one become free."""
-        free = sorted((place for place in self._places if self._is_free(place)), key=self._regret)
+        free = sorted((place for place in self._places if self._is_free(place, now)), key=self._regret)
         rank = list(self._wanted).index(revision)
         if rank < len(free):  # those that wait for longer have theirs
-            self._load(revision, free[rank])
+            self._load(revision, free[rank], now)
             return
         closing = sum(place.closing_since is not None for place in self._places)
         if rank - len(free) >= closing:
@@ -218,18 +223,25 @@ class AdapterPlaces:
             if open_places:
                 min(open_places, key=lambda place: (place.used_at, place.number)).closing_since = now
 
-    def _is_free(self, place: _Place) -> bool:
-        return place.users == 0 and not self._is_on_its_way(place)
+    def _is_free(self, place: _Place, now: float) -> bool:
+        if place.users or self._is_on_its_way(place):
+            return False
+        if not (place.fresh and self.num_alive(place.revision)):
+            return True
+        if place.missed_since is None:
+            place.missed_since = now
+        return now - place.missed_since >= self._patience_s
 
     def _regret(self, place: _Place) -> tuple[bool, float, int]:
         """How much it would be missed: smaller goes first."""
         closes = place.closing_since is not None
         return (not closes and self.num_alive(place.revision) > 0, place.used_at, place.number)
 
-    def _load(self, revision: str, place: _Place) -> None:
+    def _load(self, revision: str, place: _Place, now: float) -> None:
         if place.revision:
             del self._at[place.revision]
         place.revision, place.closing_since = revision, None
+        place.used_at, place.fresh, place.missed_since = now, True, None
         self._want_no_more(revision)
         self._at[revision] = place
         place.ticket = self._source.load(revision, place.number)
