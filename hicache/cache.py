@@ -181,6 +181,10 @@ class PrefixCache:
         device, host, _ = self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))
         return Hit(device // TOKEN_BYTES, host // TOKEN_BYTES)
 
+    def changes(self, key: PrefixKey) -> tuple[int, ...]:
+        """Return what differs whenever `peek` might find something else than before. Costs the same for any key."""
+        return self._tree.roots.num_changes(key.namespaces)
+
     def drop(self, namespace: Namespace) -> None:
         """Make everything in and below a namespace unreachable, at once and for what open leases would still add.
 
@@ -439,15 +443,9 @@ class Lease:
         if depth <= self._depth:
             return
         value = self._slot_ids[self._depth : depth].view(np.uint8).data
-        insertion = cache._tree.insert(
-            self._node,
-            self._depth * TOKEN_BYTES,
-            key.parts(cache.page_size),
-            value,
-            now,
-            self._priority,
-            self._account,
-        )
+        begin = self._depth * TOKEN_BYTES
+        parts = key.parts(cache.page_size)
+        insertion = cache._tree.insert(self._node, begin, parts, value, now, self._priority, self._account)
         self._node = insertion.node
         self._depth = depth
         for first, last in insertion.duplicates:

@@ -51,7 +51,13 @@ class EngineConfig:
     max_running: PositiveInt = 32  # sequences with slots of their own
     max_chunk_tokens: PositiveInt = 256  # tokens of one sequence in one step
     max_waiting: NonNegativeInt = 1024  # sequences beyond those that may run; more are refused as overload
-    order: Literal["fcfs", "priority"] = "fcfs"  # of the waiting line
+    order: Literal["fair", "fcfs", "lpm", "dfs_weight", "priority"] = "fair"  # of the waiting line
+    # In the fair order: what a cached prompt token costs its tenant, where one that is computed costs 1, and how much a
+    # tenant may start before it is the next one's turn.
+    cached_token_cost: Annotated[float, Ge(0), Le(1)] = 0.1
+    fair_quantum_tokens: PositiveInt = 2048
+    # Who waits longer may go before others of its tenant whose prefix is cached, and of higher priority, now and then.
+    max_wait_s: PositiveFloat = 10.0
     # A sequence starts only when this many tokens beyond its prompt have slots as well, for itself and for each one
     # running; doubled with each time it had to pause.
     headroom_tokens: PositiveInt = 16

@@ -1,5 +1,6 @@
 """The nodes of the radix tree, and the roots among them by namespace. State that the tree owns and keeps consistent."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from hicache.keys import TOKEN_BYTES, Namespace
@@ -191,27 +192,31 @@ class Account:
 class Space:
     """One namespace of the tree: its roots, one at the top and one below every barrier node where it continues.
 
-    `device_bytes` and `host_bytes` count the slots that its nodes hold in each tier, in packed bytes.
+    `device_bytes` and `host_bytes` count the slots that its nodes hold in each tier, in packed bytes. `num_changes`
+    grows with each change of them.
     """
 
-    __slots__ = ("account", "device_bytes", "host_bytes", "namespace", "roots")
+    __slots__ = ("account", "device_bytes", "host_bytes", "namespace", "num_changes", "roots")
 
-    def __init__(self, namespace: Namespace, account: Account) -> None:
+    def __init__(self, namespace: Namespace, account: Account, num_changes: int = 0) -> None:
         self.namespace = namespace
         self.account = account
         self.roots: set[Node] = set()
         self.device_bytes = 0
         self.host_bytes = 0
+        self.num_changes = num_changes
 
     def count_on_device(self, size: int) -> None:
         """The device holds `size` bytes more of it; less, if that is negative."""
         self.device_bytes += size
         self.account.device_bytes += size
+        self.num_changes += 1
 
     def count_on_host(self, size: int) -> None:
         """The host holds `size` bytes more of it; less, if that is negative."""
         self.host_bytes += size
         self.account.host_bytes += size
+        self.num_changes += 1
 
 
 class Roots:
@@ -220,6 +225,11 @@ class Roots:
     def __init__(self) -> None:
         self.spaces: dict[Namespace, Space] = {}
         self.tops: dict[Namespace, Node] = {}  # the roots that hang below no barrier
+        self._num_changes = 1  # more than any namespace had that has gone
+
+    def num_changes(self, namespaces: Iterable[Namespace]) -> tuple[int, ...]:
+        """Return what differs whenever these namespaces hold something else than before; 0 stands for nothing."""
+        return tuple([0 if (space := self.spaces.get(each)) is None else space.num_changes for each in namespaces])
 
     def below(self, barrier: Node | None, namespace: Namespace) -> Node | None:
         return self.tops.get(namespace) if barrier is None else barrier.children.get(namespace)
@@ -228,7 +238,7 @@ class Roots:
         """Make the root of `namespace` below `barrier`, or at the top. There must be none yet."""
         space = self.spaces.get(namespace)
         if space is None:
-            space = self.spaces[namespace] = Space(namespace, account)
+            space = self.spaces[namespace] = Space(namespace, account, self._num_changes)
         root = Node(bytearray(), NO_SLOTS, barrier, space, 0.0)
         space.roots.add(root)
         if barrier is None:
@@ -249,6 +259,7 @@ class Roots:
         space.roots.remove(root)
         if not space.roots:
             del self.spaces[space.namespace]
+            self._num_changes = max(self._num_changes, space.num_changes + 1)
 
     def of(self, namespace: Namespace) -> list[Node]:
         space = self.spaces.get(namespace)

@@ -34,7 +34,7 @@ class World:
             max_chunk_tokens=chunk,
             min_shared_tokens=min_shared,
             headroom_tokens=int(self.rng.integers(1, 20)),
-            order=str(self.rng.choice(["fcfs", "priority"])),  # type: ignore[arg-type]
+            order=str(self.rng.choice(["fair", "fcfs", "lpm", "dfs_weight", "priority"])),  # type: ignore[arg-type]
         )
         self.rig = Rig(num_slots=num_pages * page_size, page_size=page_size, config=config)
         self.max_prompt = min(60, self.rig.engine.max_sequence_tokens - MAX_NEW_TOKENS)
@@ -108,7 +108,7 @@ def test_any_mix_of_events_gives_true_answers_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize(("page_size", "overlapped"), [(1, True), (16, False)])
 def test_ten_thousand_operations_with_sums_checked_after_each_step(page_size: int, overlapped: bool) -> None:
-    world = World(page_size, page_size, 192 // page_size, chunk=16, min_shared=8, overlapped=overlapped)
+    world = World(page_size + 5, page_size, 192 // page_size, chunk=16, min_shared=8, overlapped=overlapped)
     for _ in range(5_000):
         world.act(faults=True)
     world.finish()

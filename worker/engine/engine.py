@@ -68,7 +68,9 @@ class Engine:
         self._clock = clock
         self._adapters = AdapterPlaces(adapters or NoAdapters(), config.adapter_patience_s)
         self._departures = Departures(cache, self._adapters)
-        self._scheduler = Scheduler(cache, waiting.by_name(config.order), self._adapters, config)
+        hits = waiting.KnownHits(cache)
+        line = waiting.by_name(config.order, config, hits)
+        self._scheduler = Scheduler(cache, line, hits, self._adapters, config)
         self._deadlines = Deadlines()
         self._batches = BatchBuilder()
         self._telling = Telling(text, self._observer)

@@ -102,7 +102,7 @@ class InFlightPrefixes:
             if leader.request.priority < sequence.request.priority:
                 continue
             # At least one token of its own is left to compute, and hits are whole pages.
-            shared = min(shared_tokens(sequence.key, leader.key), len(sequence.key) - 1)
+            shared = min(shared_tokens(sequence.key, leader.key), sequence.max_cached_tokens)
             until = shared // self._page_size * self._page_size
             if until > leader.num_computed and (best is None or until > best.until):
                 best = _Wait(leader, until)

@@ -17,9 +17,12 @@ from worker.engine.ports import Admission
 from worker.engine.sequence import Sequence
 from worker.engine.slots import SlotBudget
 from worker.engine.step import Chunk, Committed, Step
-from worker.engine.waiting import WaitingLine
+from worker.engine.waiting import KnownHits, WaitingLine
 
 _PRECEDENCE = attrgetter("precedence")
+
+_MAX_SCORES = 64
+"""Tokens of prompts in one step that get log probabilities: each takes a row of logits as wide as the vocabulary."""
 
 
 class _Draft:
@@ -27,19 +30,22 @@ class _Draft:
 
     def __init__(self, max_tokens: int) -> None:
         self.budget = max_tokens
+        self.scores = _MAX_SCORES  # tokens of prompts whose log probabilities may yet be asked for
         self.admitted: list[Sequence] = []
         self.paused: list[Sequence] = []
         self._chunks: dict[int, Chunk] = {}  # by order of the sequence
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         start = sequence.num_computed
-        self._chunks[sequence.order] = Chunk(sequence, start, start + num_tokens)
+        self._chunks[sequence.order] = chunk = Chunk(sequence, start, start + num_tokens)
         self.budget -= num_tokens
+        self.scores -= chunk.num_scores
 
     def drop(self, sequence: Sequence) -> None:
         chunk = self._chunks.pop(sequence.order, None)
         if chunk is not None:
             self.budget += chunk.end - chunk.start
+            self.scores += chunk.num_scores
 
     def step(self) -> Step:
         chunks = tuple(self._chunks.values())
@@ -66,9 +72,13 @@ class Scheduler:
     for all layers, so that executors need not know of copies.
     """
 
-    def __init__(self, cache: PrefixCache, line: WaitingLine, adapters: AdapterPlaces, config: EngineConfig) -> None:
+    def __init__(
+        self, cache: PrefixCache, line: WaitingLine, hits: KnownHits, adapters: AdapterPlaces, config: EngineConfig
+    ) -> None:
+        """`hits` are those of `cache`, which `line` may look at, too."""
         self._cache = cache
         self._line = line
+        self._hits = hits
         self._adapters = adapters
         self._config = config
         self._slots = SlotBudget(cache, config.headroom_tokens)
@@ -90,9 +100,13 @@ class Scheduler:
         taken for others.
         """
         sequence.prefetch = self._cache.prefetch(
-            sequence.key, now=now, max_tokens=len(sequence.key) - 1, tenant=sequence.request.tenant
+            sequence.key, now=now, max_tokens=sequence.max_cached_tokens, tenant=sequence.request.tenant
         )
         self._line.push(sequence)
+
+    def join(self, branch: Sequence) -> None:
+        """Take in a sequence whose prompt another one has computed just now; it starts from there in its turn."""
+        self._line.push(branch)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache.
@@ -100,6 +114,8 @@ class Scheduler:
         It is not here any more, whatever the cache makes of that.
         """
         self._in_flight.ended(sequence)
+        self._hits.forget(sequence)
+        self._line.settle(sequence)
         if sequence.lease is None:
             self._line.remove(sequence)
             sequence.stop_prefetch()
@@ -135,9 +151,9 @@ class Scheduler:
             if was_prefilling:
                 if sequence.lease is not None:
                     sequence.lease.commit(sequence.key.prefix(chunk.end), now=now)
+                    self._line.published(sequence, chunk.end)
                 if not sequence.prefilling:
                     self._in_flight.ended(sequence)
-            self._line.served(sequence.request.tenant, computed=chunk.end - chunk.start, cached=0)
         return Committed(tuple(draft.admitted), tuple(void))
 
     def check(self) -> None:
@@ -148,7 +164,7 @@ class Scheduler:
             assert sequence.num_computed <= sequence.lease.num_tokens, "computed tokens without slots"
             assert sequence.num_computed < sequence.num_known, "a running sequence has nothing to do"
         self._adapters.check(self._running)
-        for sequence in self._line.candidates():
+        for sequence in self._line.members():
             assert sequence.lease is None, f"{sequence.request.sequence_id} waits and holds slots"
             assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"
         self._in_flight.check()
@@ -172,7 +188,7 @@ class Scheduler:
             if not self._is_ready(sequence, draft):
                 continue
             num_tokens = self._chunk_tokens(sequence, draft)
-            if self._make_room(sequence, num_tokens, draft, now):
+            if num_tokens and self._make_room(sequence, num_tokens, draft, now):
                 draft.add(sequence, num_tokens)
 
     def _is_ready(self, sequence: Sequence, draft: _Draft) -> bool:
@@ -209,10 +225,10 @@ class Scheduler:
             sequence.admission = Admission(sequence.num_prompt, sequence.lease.hit)
             sequence.stop_prefetch()
             draft.admitted.append(sequence)
-            self._line.served(sequence.request.tenant, computed=0, cached=sequence.lease.hit.total)
 
     def _chunk_tokens(self, sequence: Sequence, draft: _Draft) -> int:
-        return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget)
+        scores = draft.scores if sequence.scores else draft.budget
+        return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget, scores)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft, now: float) -> bool:
         """Get slots for the next tokens of `sequence`, pausing others for it.
@@ -250,17 +266,18 @@ class Scheduler:
                 lease.commit(sequence.known_key(num_computed), now=now)
 
     def _start_waiting(self, draft: _Draft, now: float) -> None:
-        for sequence in self._line.candidates():
+        if draft.budget == 0 or self.num_running == self._config.max_running:
+            return
+
+        def is_ready(sequence: Sequence) -> bool:
+            return self._is_ready_to_start(sequence, now)
+
+        for sequence in self._line.candidates(now, is_ready):
             if draft.budget == 0 or self.num_running == self._config.max_running:
                 return
-            if self._in_flight.is_following(sequence):
+            if sequence.scores and draft.scores == 0:
                 continue
-            if sequence.prefetch is not None and sequence.prefetch.pending:
-                continue  # for a bounded time
-            if not self._adapters.is_ready(sequence, now):
-                continue
-            max_tokens = len(sequence.key) - 1
-            hit = self._cache.peek(sequence.key, max_tokens=max_tokens)
+            hit = self._hits.of(sequence)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
             if self._in_flight.follow(sequence, hit.device):
                 continue
@@ -271,11 +288,18 @@ class Scheduler:
             if not self._start(sequence, draft, now):
                 return
 
+    def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
+        if self._in_flight.is_following(sequence):
+            return False
+        if sequence.prefetch is not None and sequence.prefetch.pending:
+            return False  # for a bounded time
+        return self._adapters.is_ready(sequence, now)
+
     def _start(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
         lease = self._cache.acquire(
             sequence.key,
             now=now,
-            max_tokens=len(sequence.key) - 1,
+            max_tokens=sequence.max_cached_tokens,
             priority=sequence.request.priority,
             tenant=sequence.request.tenant,
             prefetched=sequence.prefetch,
@@ -290,7 +314,8 @@ class Scheduler:
             sequence.stop()
             lease.release()
             return False
-        self._line.remove(sequence)
+        self._line.start(sequence, lease.num_slots if lease.loading else lease.num_tokens)
+        self._hits.forget(sequence)
         self._adapters.take(sequence, now)
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)

@@ -1,0 +1,53 @@
+"""Lines whose order depends on the sequences alone. Know nothing of tenants, caches or costs."""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from worker.engine.sequence import Sequence
+from worker.engine.waiting.line import Readiness
+
+SortKey = Callable[[Sequence], tuple[Any, ...]]
+
+
+class SortedLine:
+    """A line in the order of `sort_key`, which is distinct for each sequence and doesn't change while it waits."""
+
+    def __init__(self, sort_key: SortKey) -> None:
+        self._sort_key = sort_key
+        self._line: list[Sequence] = []  # ascending by sort key
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def push(self, sequence: Sequence) -> None:
+        insort(self._line, sequence, key=self._sort_key)
+
+    def remove(self, sequence: Sequence) -> None:
+        index = bisect_left(self._line, self._sort_key(sequence), key=self._sort_key)
+        if index == len(self._line) or self._line[index] is not sequence:
+            raise KeyError(f"sequence {sequence.request.sequence_id} is not waiting")
+        del self._line[index]
+
+    def members(self) -> Iterator[Sequence]:
+        return iter(tuple(self._line))
+
+    def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
+        return filter(is_ready, tuple(self._line))
+
+    def start(self, sequence: Sequence, cached_tokens: int) -> None:
+        self.remove(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        return
+
+    def published(self, sequence: Sequence, num_tokens: int) -> None:
+        return
+
+
+def first_come(sequence: Sequence) -> tuple[bool, int]:
+    return (not sequence.was_paused, sequence.order)
+
+
+def by_priority(sequence: Sequence) -> tuple[int, bool, int]:
+    return (-sequence.request.priority, not sequence.was_paused, sequence.order)
