@@ -8,15 +8,20 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 
-from hicache.tiers.device import DevicePool, LayerShape
+from hicache.tiers.device import DevicePool
 from tests.integration.tiny_models import tiny
+from tests.native_kernels import require_kernels
 from worker.attention.registry import backend_by_name
+from worker.config import ModelConfig
 from worker.lora.folder import read_adapter
 from worker.lora.targets import linear_targets
 from worker.lora.torch_bank import TorchAdapterBank
 from worker.lora.weights import AdapterWeights
-from worker.model.executor import ModelExecutor
-from worker.model.probe import probe
+from worker.model.choosing import forward_model, layer_shapes
+from worker.model.executor import ForwardModel, ModelExecutor
+from worker.model.native_forward import NativeModel
+from worker.model.plain_decoder import plain_decoder
+from worker.model.probe import ProbedLayer, probe
 from worker.model.transformers_forward import TransformersModel
 
 MAX_RANK = 64
@@ -48,11 +53,34 @@ def executor_with(adapters: Sequence[AdapterWeights], family: str, num_slots: in
     model = tiny(family)
     probed = probe(model)
     bank = TorchAdapterBank(model, linear_targets(model), model.dtype, model.device)
+    backend = backend_by_name("torch", model.device)
+    return _executor(TransformersModel(model, probed, backend, min_rows, bank), probed, adapters, num_slots)
+
+
+def native_executor_with(adapters: Sequence[AdapterWeights], family: str, num_slots: int) -> ModelExecutor:
+    """The same in native code. Skips the test where there is none."""
+    model = tiny(family)
+    probed = probe(model)
+    decoder = plain_decoder(model, probed, require_kernels(), threads=1)
+    return _executor(NativeModel(decoder), probed, adapters, num_slots)
+
+
+def chosen_executor_with(adapters: Sequence[AdapterWeights], family: str, num_slots: int) -> ModelExecutor:
+    """What a worker chooses among the definitions of transformers: with packed weights, where that works."""
+    model = tiny(family)
+    probed = probe(model)
+    config = ModelConfig(forward="transformers", attention="torch")
+    return _executor(forward_model(model, probed, config), probed, adapters, num_slots)
+
+
+def _executor(
+    definition: ForwardModel, probed: tuple[ProbedLayer, ...], adapters: Sequence[AdapterWeights], num_slots: int
+) -> ModelExecutor:
+    bank = definition.bank()
+    assert bank is not None
     for place, adapter in enumerate(adapters):
         bank.put(place, adapter)
-    layers = [LayerShape(p.shape.kv_heads, p.shape.key_dim, p.shape.value_dim) for p in probed]
-    pool = DevicePool(layers, num_slots, model.dtype, model.device)
-    definition = TransformersModel(model, probed, backend_by_name("torch", model.device), min_rows, bank)
+    pool = DevicePool(layer_shapes(probed), num_slots, torch.float32, torch.device("cpu"))
     return ModelExecutor(definition, pool)
 
 

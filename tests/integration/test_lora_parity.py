@@ -1,6 +1,6 @@
-"""What PEFT computes with an adapter is what this worker computes, in forward passes as transformers defines them."""
+"""What PEFT computes with an adapter is what this worker computes, as transformers defines it and in native code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,21 @@ import torch
 from torch import Tensor
 
 from tests.integration.flat_batches import GREEDY, generate_flat
-from tests.integration.peft_adapters import executor_with, logits_of, read_tiny_adapter, save_adapter
+from tests.integration.peft_adapters import (
+    chosen_executor_with,
+    executor_with,
+    logits_of,
+    native_executor_with,
+    read_tiny_adapter,
+    save_adapter,
+)
+from tests.native_kernels import RUNNABLE
 from worker.batch import BASE_MODEL, Batch, Int32Array, SampleRow
 from worker.lora.weights import AdapterWeights
 from worker.model.executor import ModelExecutor
 
 torch.set_num_threads(1)
+ExecutorOf = Callable[[Sequence[AdapterWeights], str, int], ModelExecutor]
 TOLERANCE = 1e-4  # of the largest logit
 NUM_NEW = 12
 
@@ -76,9 +85,11 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-def assert_same_as_peft(folder: Path, family: str, settings: Mapping[str, Any]) -> None:
+def assert_same_as_peft(
+    folder: Path, family: str, settings: Mapping[str, Any], executor_of: ExecutorOf = executor_with
+) -> None:
     adapted = save_adapter(folder, family, **settings)
-    executor = executor_with([read_tiny_adapter(folder, family)], family, num_slots=64)
+    executor = executor_of([read_tiny_adapter(folder, family)], family, 64)
     prompt = random_tokens(23)
     expected = logits_of(adapted, prompt)
     assert distance(logits_alone(executor, prompt, 0), expected) <= TOLERANCE
@@ -93,6 +104,19 @@ def test_a_kind_of_adapter_computes_what_peft_computes(kind: str, tmp_path: Path
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_adapter_of_a_family_computes_what_peft_computes(family: str, tmp_path: Path) -> None:
     assert_same_as_peft(tmp_path, family, FAMILIES[family])
+
+
+@pytest.mark.parametrize("family", ["gemma2", "opt"])
+def test_an_adapter_computes_what_peft_computes_beside_packed_weights(family: str, tmp_path: Path) -> None:
+    assert_same_as_peft(tmp_path, family, FAMILIES[family], chosen_executor_with)
+
+
+@pytest.mark.skipif(not RUNNABLE, reason="there are no kernels for this processor")
+@pytest.mark.parametrize(
+    ("family", "settings"), [*(("llama", settings) for settings in KINDS.values()), ("qwen2", FAMILIES["qwen2"])]
+)
+def test_native_code_computes_what_peft_computes(family: str, settings: Mapping[str, Any], tmp_path: Path) -> None:
+    assert_same_as_peft(tmp_path, family, settings, native_executor_with)
 
 
 MANY: tuple[Mapping[str, Any], ...] = (

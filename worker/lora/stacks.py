@@ -17,8 +17,8 @@ from torch.nn import functional
 from worker.lora.placed import PlacedAdapter, Rows
 from worker.lora.weights import LowRank
 
-# What a stack may hold beyond what a step needs, as a multiple of that: using it as it is beats copying anew.
-_MAX_SLACK = 2
+# How much a stack may hold, as a multiple of what a step needs: what is too much costs in each step, copying costs once.
+_MAX_SLACK = 1.25
 
 Columns = tuple[tuple[int, float], ...]
 """Rank and scale of each adapter of a stack in some layer, in order; rank 0 for those that don't change it."""
