@@ -4,7 +4,7 @@ Decides; moves no weights, and knows adapters by their revision only. Time is pa
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from worker.engine.sequence import Sequence
@@ -59,11 +59,19 @@ class _Place:
     number: int
     revision: str = ""
     ticket: AdapterTicket | None = None  # None: nothing is on its way here
-    users: int = 0  # sequences that run with it
+    users: set[Sequence] = field(default_factory=set)  # that run with it
     used_at: float = 0.0  # when one last started, or it was last given away
     fresh: bool = False  # none of those it was brought for has started yet
     missed_since: float | None = None  # when another adapter could have had the place, were it not fresh
     closing_since: float | None = None  # nobody starts with it any more, because another adapter waits for a place
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The times that a sequence has started with its adapter."""
+
+    most_computed: int  # tokens that it had by then
+    in_vain: int = 0  # starts in a row with no more than that: what it had done since was evicted
 
 
 @dataclass(slots=True)
@@ -80,6 +88,7 @@ class AdapterPlaces:
     before others. A place that sequences run on isn't given away. Where all are taken, the one whose last start is
     longest ago closes: those that run finish, nobody else starts, so whoever waits gets a place however busy the
     others are. If that takes longer than `patience_s`, those that run are paused, and wait for a place in their turn.
+    Should slots be so scarce that what one has computed is gone by its next turn, that turn is twice as long.
     What was brought for somebody who then lacks slots keeps its place from others for `patience_s` at most.
 
     Invariant: a place has as many users as sequences run with its adapter; an adapter lies at one place at most.
@@ -92,6 +101,7 @@ class AdapterPlaces:
         self._places = [_Place(number) for number in range(source.num_places)]
         self._at: dict[str, _Place] = {}  # by revision
         self._wanted: dict[str, float] = {}  # by revision, longest first: who waits for a place, and since when
+        self._turns: dict[Sequence, _Turns] = {}  # of those alive that have started
 
     # Which adapters there are
 
@@ -146,6 +156,7 @@ class AdapterPlaces:
     def left(self, sequence: Sequence) -> None:
         """It has ended, and runs no more."""
         if revision := sequence.request.adapter_revision:
+            self._turns.pop(sequence, None)
             adapter = self._adapters[revision]
             adapter.alive -= 1
             if adapter.alive == 0:
@@ -171,14 +182,15 @@ class AdapterPlaces:
         """A sequence that is ready starts."""
         if revision := sequence.request.adapter_revision:
             place = self._at[revision]
-            place.users += 1
+            place.users.add(sequence)
             place.used_at, place.fresh = now, False
             sequence.adapter_place = place.number
+            self._begin_turn(sequence)
 
     def give_back(self, sequence: Sequence) -> None:
         """A sequence that ran stops, for now or for ever."""
         if revision := sequence.request.adapter_revision:
-            self._at[revision].users -= 1
+            self._at[revision].users.remove(sequence)
             sequence.adapter_place = None
 
     def overdue(self, now: float) -> frozenset[str]:
@@ -186,7 +198,7 @@ class AdapterPlaces:
         return frozenset(
             place.revision
             for place in self._places
-            if place.users and place.closing_since is not None and now - place.closing_since >= self._patience_s
+            if place.users and place.closing_since is not None and now - place.closing_since >= self._turn_s(place)
         )
 
     def failed(self) -> Iterator[str]:
@@ -201,14 +213,27 @@ class AdapterPlaces:
     def check(self, running: list[Sequence]) -> None:
         """Verify the invariants; raises AssertionError."""
         for place in self._places:
-            users = [each for each in running if each.adapter_place == place.number]
-            assert len(users) == place.users, f"place {place.number} has {place.users} users, {len(users)} run"
+            users = {each for each in running if each.adapter_place == place.number}
+            assert users == place.users, f"place {place.number} has {len(place.users)} users, {len(users)} run"
             assert all(each.request.adapter_revision == place.revision for each in users), "a user of another adapter"
-            assert place.users == 0 or place.ticket is None, "sequences run on an adapter that is on its way"
+            assert not place.users or place.ticket is None, "sequences run on an adapter that is on its way"
             assert not place.revision or self._at.get(place.revision) is place, "an adapter lies elsewhere"
         assert all(self._adapters[revision].alive for revision in self._wanted), "nobody waits for what is wanted"
 
     # Places
+
+    def _begin_turn(self, sequence: Sequence) -> None:
+        turns = self._turns.get(sequence)
+        if turns is None:
+            self._turns[sequence] = _Turns(sequence.num_computed)
+        elif sequence.num_computed > turns.most_computed:
+            turns.most_computed, turns.in_vain = sequence.num_computed, 0
+        else:
+            turns.in_vain += 1
+
+    def _turn_s(self, place: _Place) -> float:
+        """How long its users may go on while others wait for the place."""
+        return self._patience_s * 2.0 ** max(self._turns[user].in_vain for user in place.users)
 
     def _bring(self, revision: str, now: float) -> None:
         """Begin to bring an adapter here, if there is a place for it; else let one become free."""

@@ -313,3 +313,15 @@ def test_the_states_say_what_lies_where_and_who_uses_it() -> None:
     rig.step()
     states = {state.revision: (state.resident, state.users) for state in rig.engine.adapters()}
     assert states == {"a": (True, 2), "b": (False, 1)}
+
+
+def test_turns_grow_until_everybody_gets_on_where_no_kv_survives_until_the_next() -> None:
+    config = EngineConfig(max_running=1, max_chunk_tokens=3, max_step_tokens=16, adapter_patience_s=2.0)
+    rig = AdapterRig(1, "abc", num_slots=64, config=config)
+    rig.submit(
+        *(adapted(number, revision, prompt(40, number), max_new_tokens=20) for number, revision in enumerate("abc"))
+    )
+    num_steps = rig.run()
+    rig.assert_true()
+    alone = 3 * (40 // 3 + 1 + 20)
+    assert num_steps < 6 * alone
