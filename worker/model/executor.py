@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hicache.tiers.device import DevicePool
 from worker.batch import Batch, SampledToken
+from worker.lora.weights import AdapterBank
 from worker.model.sampling import sample
 
 
@@ -22,6 +23,10 @@ class ForwardModel(Protocol):
     """A model with its weights, ready to compute over any pool of its layers' shapes."""
 
     def over(self, pool: DevicePool) -> Forward: ...
+
+    def bank(self) -> AdapterBank | None:
+        """Return where the adapters are put that its passes compute with; None if it can't have any."""
+        ...
 
 
 class ModelExecutor:
