@@ -70,8 +70,11 @@ def _token_ids(chunks: SequenceOf[Chunk]) -> Int32Array:
 
 
 def _samples(chunks: SequenceOf[Chunk], qo_indptr: Int32Array) -> tuple[SampleRow, ...]:
-    ends = qo_indptr[1:].tolist()
-    return tuple([chunk.sequence.sample_row(end - 1) for chunk, end in zip(chunks, ends, strict=True) if chunk.samples])
+    rows: list[SampleRow] = []
+    for chunk, row in zip(chunks, qo_indptr[:-1].tolist(), strict=True):
+        if chunk.samples or chunk.sequence.scores:
+            rows += chunk.sequence.sample_rows(chunk.start, chunk.end, row)
+    return tuple(rows)
 
 
 def _adapters(chunks: SequenceOf[Chunk]) -> Int32Array | None:

@@ -36,6 +36,11 @@ class Constraint(Protocol):
         ...
 
 
+def allows(allowed: Uint32Array | None, token_id: int) -> bool:
+    """Whether a token is among those allowed; None allows all."""
+    return allowed is None or bool(allowed[token_id >> 5] >> np.uint32(token_id & 31) & np.uint32(1))
+
+
 def leaves_more(allowed: Uint32Array, token_ids: Sequence[int]) -> bool:
     """Whether another token than `token_ids`, which are distinct, is allowed."""
     ids = np.asarray(token_ids, dtype=np.int64)

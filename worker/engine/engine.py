@@ -19,6 +19,8 @@ from worker.config import EngineConfig
 from worker.engine import waiting
 from worker.engine.adapters import AdapterPlaces, AdapterSource, AdapterState, NoAdapters
 from worker.engine.batches import BatchBuilder
+from worker.engine.completions import Completions
+from worker.engine.constraints import ConstraintFailed
 from worker.engine.deadlines import Deadlines
 from worker.engine.departures import Departures, OnGone
 from worker.engine.faults import report
@@ -45,7 +47,8 @@ class Engine:
     `clock`, where given, must agree with the `now` passed in; it is read once after each forward pass, so that
     latencies include the pass that made the token. Without it a step takes no time.
 
-    Invariant: every submitted sequence gets exactly one output with `finish`; by then its slots and leases are free.
+    Invariant: every completion that has begun gets exactly one output with `finish`; by then its slots and leases are
+    free. A Failure of one ends all of its request.
     """
 
     def __init__(
@@ -75,10 +78,10 @@ class Engine:
         self._batches = BatchBuilder()
         self._telling = Telling(text, self._observer)
         self._under_way: _StepUnderWay | None = None
-        # Those that are to end when the step under way has.
-        self._doomed: dict[SequenceId, tuple[Sequence, FinishReason | Failure]] = {}
+        # Those that are to end when the step under way has, by their order.
+        self._doomed: dict[int, tuple[Sequence, FinishReason | Failure]] = {}
         self._now = 0.0  # as far as anybody said, or the clock after the last pass
-        self._sequences: dict[SequenceId, Sequence] = {}  # those alive
+        self._completions = Completions()  # those alive
         self._num_submitted = 0
         self._evicted_tokens = cache.stats().evicted_tokens
         self._closed = False
@@ -101,7 +104,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether the next step has something to do or to say."""
-        return bool(self._sequences) or len(self._telling) > 0 or len(self._departures) > 0
+        return len(self._completions) > 0 or len(self._telling) > 0 or len(self._departures) > 0
 
     @property
     def next_deadline(self) -> float | None:
@@ -118,29 +121,29 @@ class Engine:
 
         Raises DuplicateSequenceError, and changes nothing, for an id that is alive or whose end is still to be told.
         """
-        if request.sequence_id in self._sequences or request.sequence_id in self._telling:
+        if request.sequence_id in self._completions or request.sequence_id in self._telling:
             raise DuplicateSequenceError(f"sequence {request.sequence_id} is alive already")
         failure = self._refusal(request)
         if failure is not None:
             self._telling.refused(request, failure)
             return
         ends = frozenset(request.params.stop_token_ids)
-        if not request.params.ignore_eos:
+        # A constraint says where a text may end, and the end is an end token.
+        if not request.params.ignore_eos or request.constraint is not None:
             ends = ends.union(self._limits.eos_token_ids)
         sequence = Sequence(request, self._num_submitted, now, ends)
-        self._num_submitted += 1
+        self._num_submitted += request.params.n
         self._scheduler.enqueue(sequence, now)  # if that raises, the sequence was never here
         self._adapters.joined(sequence)
-        self._sequences[request.sequence_id] = sequence
+        self._completions.add(sequence)
         self._deadlines.watch(sequence)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
-        """End a sequence and free its slots, at once or when the forward pass under way has ended.
+        """End a request and free its slots, at once or when the forward pass under way has ended.
 
         Nothing happens if it isn't alive (any more).
         """
-        sequence = self._sequences.get(sequence_id)
-        if sequence is not None:
+        for sequence in self._completions.of(sequence_id)[:1]:
             self._now = now
             self._end_soon(sequence, Failure(FailureCode.CANCELLED, "the request was cancelled"))
 
@@ -170,7 +173,9 @@ class Engine:
         if under_way is not None:
             _result(under_way.pending, under_way.step)  # its slots are free only when it has ended
         self._doomed = {}
-        for sequence in list(self._sequences.values()):
+        for sequence in self._completions:
+            if sequence.ended:
+                continue
             try:
                 self._end(sequence, failure)
             except Exception as error:  # noqa: BLE001 - every one of them is owed its end
@@ -246,8 +251,8 @@ class Engine:
         """Verify every invariant of engine and cache; raises AssertionError."""
         self._scheduler.check()
         alive = self._scheduler.num_running + self._scheduler.num_waiting
-        assert alive == len(self._sequences), "the scheduler and the engine disagree on who is alive"
-        assert not any(sequence.ended for sequence in self._sequences.values()), "an ended sequence is alive"
+        assert alive == self._completions.num_alive, "the scheduler and the engine disagree on who is alive"
+        assert not any(sequence.ended for sequence in self._completions), "an ended sequence is alive"
         self._cache.check()
 
     def _refusal(self, request: Request) -> Failure | None:
@@ -256,13 +261,16 @@ class Engine:
         if not self._adapters.knows(request.adapter_revision):
             return Failure(FailureCode.NOT_FOUND, f"adapter {request.adapter!r} is not loaded here", "adapter")
         failure = refusal(request, self._limits, self.max_sequence_tokens)
-        if failure is None and len(self._sequences) >= self._config.max_running + self._config.max_waiting:
-            return Failure(
-                FailureCode.OVERLOADED,
-                f"{len(self._sequences)} requests run or wait here, the limits are {self._config.max_running} running "
-                f"and {self._config.max_waiting} waiting",
-            )
-        return failure
+        return self._capacity_refusal(request.params.n) if failure is None else failure
+
+    def _capacity_refusal(self, num_completions: int) -> Failure | None:
+        limits = f"the limits are {self._config.max_running} running and {self._config.max_waiting} waiting"
+        capacity = self._config.max_running + self._config.max_waiting
+        if num_completions > capacity:
+            return Failure(FailureCode.INVALID_ARGUMENT, f"n is {num_completions}; {limits}", "sampling.n")
+        if len(self._completions) + num_completions > capacity:
+            return Failure(FailureCode.OVERLOADED, f"{len(self._completions)} requests run or wait here, {limits}")
+        return None
 
     def _end_without_adapter(self, now: float) -> None:
         """End those whose adapter is taken away and out of time, or could not be brought to the device."""
@@ -273,8 +281,10 @@ class Engine:
         self._departures.complete()
 
     def _end_users(self, revision: str, failure: Failure) -> None:
-        for sequence in [each for each in self._sequences.values() if each.request.adapter_revision == revision]:
+        users = [each for each in self._completions if each.request.adapter_revision == revision]
+        for sequence in users:
             self._departures.failed(sequence)
+        for sequence in users:
             self._end(sequence, failure)
 
     def _take_in(self, under_way: "_StepUnderWay") -> None:
@@ -288,65 +298,122 @@ class Engine:
             for chunk in step.chunks:
                 self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"))
             return
+        results = [(chunk, chunk.num_scores, chunk.num_results) for chunk in step.chunks]
         follows_loads = any(chunk.sequence.follows_load for chunk in step.chunks)
         # A pass that waited for copies says nothing of how fast prompts are computed.
         if self.last_step_tokens >= _PREFILL_TOKENS and not follows_loads:
             self._cache.observe_prefill(self.last_step_tokens, duration_s, now=now)
-        sampling = step.sampling
         if follows_loads:
             self._cache.tick(now)  # a load that the pass has followed is over, if it went well
         committed = self._scheduler.commit(step, now)
         self._tell_admitted(committed.admitted, now)
-        for sequence, token in zip(sampling, sampled, strict=True):
-            if sequence in committed.void:
+        place = 0
+        for chunk, num_scores, num_results in results:
+            mine = sampled[place : place + num_results]
+            place += num_results
+            sequence = chunk.sequence
+            if sequence.ended or sequence in committed.void or sequence.order in self._doomed:
                 continue
-            if self._doomed and sequence.request.sequence_id in self._doomed:
-                continue
-            if 0 <= token.token_id < self._limits.vocab_size:
-                self._take(sequence, token)
-            else:
-                # Computed in the next step it would end that step for all its neighbours.
-                outside = IndexError(f"token id {token.token_id} is outside of the vocabulary")
-                report("sampling failed", outside, request_id=sequence.request.request_id)
-                self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"))
+            if num_scores:
+                self._take_scores(sequence, mine[:num_scores])
+            if num_results > num_scores:
+                self._take(sequence, mine[num_scores:])
 
     def _tell_admitted(self, sequences: Iterable[Sequence], now: float) -> None:
         for sequence in sequences:
             assert sequence.admission is not None
             self._telling.admitted(sequence, sequence.admission, now)
 
-    def _take(self, sequence: Sequence, token: SampledToken) -> None:
-        """Take in one sampled token, and let the sequence go if it was the last."""
-        now, gap_s = self._now, self._now - sequence.last_token_at
-        sequence.append(token.token_id, now)
-        finish: FinishReason | Failure | None = None
-        if token.token_id in sequence.end_token_ids:
-            finish = FinishReason.STOP
-        elif len(sequence.outputs) == sequence.request.params.max_new_tokens:
-            finish = FinishReason.LENGTH
+    def _take_scores(self, sequence: Sequence, scores: list[SampledToken]) -> None:
+        sequence.scored_until += len(scores)
+        self._telling.scored(sequence, tuple([score.logprobs for score in scores if score.logprobs is not None]))
+
+    def _take(self, sequence: Sequence, tokens: list[SampledToken]) -> None:
+        """Take in the sampled token, or of a leader the first tokens of all completions, which begin to be."""
+        for token in tokens:
+            if not 0 <= token.token_id < self._limits.vocab_size:
+                # Computed in the next step it would end that step for all its neighbours.
+                outside = IndexError("a token id is outside of the vocabulary")
+                report("sampling failed", outside, request_id=sequence.request.request_id)
+                self._end(sequence, Failure(FailureCode.INTERNAL, "no token could be sampled"))
+                return
+        gap_s = self._now - sequence.last_token_at
+        sequence.append(tokens[0].token_id, self._now)
+        begun = [sequence, *self._branches(sequence, tokens[1:])]
+        for each, token in zip(begun, tokens, strict=True):
+            if not each.ended:
+                self._decide(each, token, gap_s)
+
+    def _branches(self, leader: Sequence, tokens: list[SampledToken]) -> list[Sequence]:
+        """Begin the other completions of a request: they wait for their turn, with the prompt in the cache."""
+        branches = [leader.branch(index, token.token_id, self._now) for index, token in enumerate(tokens, 1)]
+        if branches:
+            self._completions.born(leader, branches)
+        for branch in branches:
+            self._scheduler.join(branch)
+            self._adapters.joined(branch)
+            self._deadlines.watch(branch)
+        return branches
+
+    def _decide(self, sequence: Sequence, token: SampledToken, gap_s: float) -> None:
+        """Decide what a token means for its sequence, and let that go if it was the last."""
+        finish: FinishReason | Failure | None
+        try:
+            finish = self._finish(sequence, token.token_id)
+        except ConstraintFailed as error:
+            report("constraint failed", error, request_id=sequence.request.request_id)
+            self._end(sequence, _constraint_failure(error))
+            return
         text = None
-        if sequence.request.params.stop:
+        if sequence.params.stop:
             # Its text decides whether it goes on, so it can't wait.
             text, finish = self._telling.read(sequence, token.token_id, finish)
-        self._telling.sampled(sequence, token, gap_s, text, finish, now)
-        if finish is not None:
+        self._telling.sampled(sequence, token, gap_s, text, finish, self._now)
+        if isinstance(finish, Failure):
+            self._let_go(sequence)
+            self._end_all(sequence.request.sequence_id, finish)
+        elif finish is not None:
             self._let_go(sequence)
 
+    def _finish(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """Return how a sequence ends with its newest token, if it does. Raises ConstraintFailed."""
+        if token_id in sequence.end_token_ids:
+            return FinishReason.STOP
+        if sequence.constraint is not None and not sequence.constraint.accept(token_id):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(sequence.outputs) == sequence.params.max_new_tokens else None
+
     def _end_soon(self, sequence: Sequence, finish: FinishReason | Failure) -> None:
-        """End a sequence: at once, or when the forward pass that uses its slots has ended."""
-        if self._under_way is not None and self._under_way.step.computes(sequence):
-            self._doomed.setdefault(sequence.request.sequence_id, (sequence, finish))
-        else:
-            self._end(sequence, finish)
+        """End a sequence: at once, or when the forward pass that uses its slots has ended. With a Failure, all of it.
+
+        Those of its request that don't compute now end at once.
+        """
+        ending = (sequence,) if isinstance(finish, FinishReason) else self._completions.of(sequence.request.sequence_id)
+        for each in ending:
+            if self._under_way is not None and self._under_way.step.computes(each):
+                self._doomed.setdefault(each.order, (each, finish))
+            else:
+                self._end_one(each, finish)
 
     def _end(self, sequence: Sequence, finish: FinishReason | Failure) -> None:
+        """End a sequence that no forward pass uses, and with a Failure all of its request."""
+        if isinstance(finish, Failure):
+            self._end_all(sequence.request.sequence_id, finish)
+        elif not sequence.ended:
+            self._end_one(sequence, finish)
+
+    def _end_all(self, sequence_id: SequenceId, failure: Failure) -> None:
+        for sequence in self._completions.of(sequence_id):
+            self._end_one(sequence, failure)
+
+    def _end_one(self, sequence: Sequence, finish: FinishReason | Failure) -> None:
         self._telling.ended(sequence, finish, self._now)
         self._let_go(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:
         """A sequence has ended, and that is told: free what it holds."""
         sequence.ended = True
-        del self._sequences[sequence.request.sequence_id]
+        self._completions.remove(sequence)
         self._deadlines.ended(sequence)
         self._scheduler.remove(sequence, self._now)
         self._adapters.left(sequence)
@@ -359,6 +426,11 @@ class _StepUnderWay:
     began_at: float
 
 
+def _constraint_failure(error: ConstraintFailed) -> Failure:
+    message = f"the completion can't be held to its constraint any further: {error}"
+    return Failure(FailureCode.INVALID_ARGUMENT, message, "sampling")
+
+
 def _start(executor: AsyncExecutor, batch: Batch) -> PendingStep | None:
     try:
         return executor.start(batch)
@@ -368,13 +440,13 @@ def _start(executor: AsyncExecutor, batch: Batch) -> PendingStep | None:
 
 
 def _result(pending: PendingStep | None, step: Step) -> list[SampledToken] | None:
-    """Wait for the pass and return a token for each sequence that samples, or None if the pass failed."""
+    """Wait for the pass and return its results, as many as the step asks for, or None if the pass failed."""
     if pending is None:
         return None
     try:
         sampled = pending.result()
-        if len(sampled) != len(step.sampling):
-            raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {len(step.sampling)} were asked for")
+        if len(sampled) != step.num_results:
+            raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {step.num_results} were asked for")
     except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
         report("forward pass failed", error, sequences=len(step.chunks), tokens=step.num_tokens)
         return None

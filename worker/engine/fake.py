@@ -9,17 +9,30 @@ known for what it is.
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hicache.copies.transfer import Copy, Direction
-from worker.batch import BASE_MODEL, Batch, Int32Array, SampledToken, SampleRow, TextDelta, TextStream, TokenLogprobs
+from worker.batch import (
+    BASE_MODEL,
+    Batch,
+    Int32Array,
+    SampledToken,
+    SampleRow,
+    TextDelta,
+    TextStream,
+    TokenLogprobs,
+)
+from worker.engine.constraints import allows
+from worker.engine.fake_constraint import FakeConstraint
 
 _START = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _SALT = np.uint64(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
 _NOTHING = -1
 
 # What a slot holds: a token, where it stands, and the digest of the history up to and including it.
@@ -90,9 +103,8 @@ class FakeExecutor:
         for gate in batch.gates:
             gate.wait(0)
         self._check_shape(batch)
-        last_histories = [self._compute(batch, index) for index in range(batch.num_sequences)]
-        ends = {int(end) - 1: index for index, end in enumerate(batch.qo_indptr[1:])}
-        return [self._sample(row, last_histories[ends[row.row]]) for row in batch.samples]
+        histories: Digests = np.concatenate([self._compute(batch, index) for index in range(batch.num_sequences)])
+        return [self._sample(row, histories[row.row : row.row + 1]) for row in batch.samples]
 
     def _check_shape(self, batch: Batch) -> None:
         """Verify what every batch promises, whatever its sequences."""
@@ -114,7 +126,7 @@ class FakeExecutor:
                 raise SlotContentError("a slot is written that a sequence of the same step reads")
 
     def _compute(self, batch: Batch, index: int) -> Digests:
-        """Write the chunk of one sequence to its slots; return the digest of all its tokens, uint64[1]."""
+        """Write the chunk of one sequence to its slots; return the digests up to each of its tokens, uint64[chunk]."""
         rows = slice(int(batch.qo_indptr[index]), int(batch.qo_indptr[index + 1]))
         slots = batch.kv_indices[batch.kv_indptr[index] : batch.kv_indptr[index + 1]]
         num_cached = len(slots) - (rows.stop - rows.start)
@@ -125,7 +137,7 @@ class FakeExecutor:
         for row, slot in zip(range(rows.start, rows.stop), written, strict=True):
             history = _extend(history, batch.token_ids[row : row + 1])
             self._histories[slot] = history[0]
-        return history
+        return self._histories[written]
 
     def _beginning(self, batch: Batch, index: int) -> Digests:
         """Return the digest of no tokens for the sequence's adapter."""
@@ -149,8 +161,10 @@ class FakeExecutor:
         return histories[-1:]
 
     def _sample(self, row: SampleRow, history: Digests) -> SampledToken:
-        token_id = _choose(history, self._vocab_size)
-        while token_id in row.banned_token_ids:
+        if row.given_token_id is not None:
+            return SampledToken(row.given_token_id, _score(history, row.given_token_id, row.num_logprobs or 0))
+        token_id = _choose(history, self._vocab_size, row.params.seed)
+        while token_id in row.banned_token_ids or not allows(row.allowed, token_id):
             token_id = (token_id + 1) % self._vocab_size
         if row.params.logprobs is None:
             return SampledToken(token_id)
@@ -184,16 +198,36 @@ class HostContents:
         self.contents[host_slots] = np.frombuffer(page, dtype=_CONTENT)
 
 
-def continuation(token_ids: Sequence[int], num_tokens: int, vocab_size: int, adapter: str = "") -> list[int]:
+def continuation(
+    token_ids: Sequence[int],
+    num_tokens: int,
+    vocab_size: int,
+    adapter: str = "",
+    seed: int = 0,
+    constraint: FakeConstraint | None = None,
+) -> list[int]:
     """Return what FakeExecutor samples after a prompt, if nothing is banned: the truth, without slots and steps."""
     history: Digests = _beginning(adapter) if adapter else _START
     for token_id in token_ids:
         history = _extend(history, np.array([token_id]))
     sampled: list[int] = []
-    for _ in range(num_tokens):
-        sampled.append(_choose(history, vocab_size))
+    for place in range(num_tokens):
+        token_id = _choose(history, vocab_size, seed)
+        while constraint is not None and not allows(constraint.allowed(place), token_id):
+            token_id = (token_id + 1) % vocab_size
+        sampled.append(token_id)
         history = _extend(history, np.array(sampled[-1:]))
     return sampled
+
+
+def prompt_scores(token_ids: Sequence[int]) -> list[TokenLogprobs]:
+    """Return what FakeExecutor reports of the tokens of a prompt, all but the first."""
+    history: Digests = _START
+    scores = []
+    for token_id, following in pairwise(token_ids):
+        history = _extend(history, np.array([token_id]))
+        scores.append(_score(history, following, 0))
+    return scores
 
 
 class NumberText:
@@ -250,5 +284,10 @@ def _extend(history: Digests, token_ids: NDArray[Any]) -> Digests:
     return mixed
 
 
-def _choose(history: Digests, vocab_size: int) -> int:
-    return int(history[0] >> np.uint64(33)) % vocab_size
+def _choose(history: Digests, vocab_size: int, seed: int) -> int:
+    return ((int(history[0]) ^ (seed * int(_FACTOR) & _MASK)) >> 33) % vocab_size
+
+
+def _score(history: Digests, token_id: int, num_top: int) -> TokenLogprobs:
+    logprob = -(int(_extend(history, np.array([token_id]))[0] >> np.uint64(33)) % 4096) / 256
+    return TokenLogprobs(logprob, tuple((token_id + rank, logprob - rank) for rank in range(num_top)))

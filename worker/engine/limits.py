@@ -51,7 +51,6 @@ def _sampling_refusal(params: SamplingParams) -> Failure | None:
 
     Gateways check the same against their own, narrower bounds.
     """
-    logprobs = 0 if params.logprobs is None else params.logprobs
     for name, value, holds, bounds in (
         ("temperature", params.temperature, params.temperature >= 0, "at least 0"),
         ("top_k", params.top_k, params.top_k >= 0, "at least 0"),
@@ -61,7 +60,9 @@ def _sampling_refusal(params: SamplingParams) -> Failure | None:
         ("presence_penalty", params.presence_penalty, True, "a number"),
         ("frequency_penalty", params.frequency_penalty, True, "a number"),
         ("min_new_tokens", params.min_new_tokens, params.min_new_tokens >= 0, "at least 0"),
-        ("logprobs", logprobs, logprobs >= 0, "at least 0"),
+        ("logprobs", params.logprobs or 0, (params.logprobs or 0) >= 0, "at least 0"),
+        ("prompt_logprobs", params.prompt_logprobs or 0, (params.prompt_logprobs or 0) >= 0, "at least 0"),
+        ("n", params.n, params.n >= 1, "at least 1"),
         ("seed", params.seed, 0 <= params.seed < 1 << 64, "between 0 and 2^64 - 1"),
     ):
         if not holds or not math.isfinite(value):

@@ -1,19 +1,21 @@
-"""One request on its way through the engine: what is known of it, how much of that is computed, where it lies.
+"""One completion on its way through the engine: what is known of it, how much of that is computed, where it lies.
 
 The engine's own state, touched by its thread only. Makes no decision.
 """
 
 import numpy as np
 
-from hicache.cache import Lease, Prefetch
+from hicache.cache import Hit, Lease, Prefetch
 from hicache.keys import PrefixKey
-from worker.batch import Int32Array, LayerGate, SampleRow, TextStream
+from worker.batch import Int32Array, LayerGate, SampleRow, SamplingParams, TextStream
+from worker.engine.branches import branch_params
+from worker.engine.constraints import leaves_more
 from worker.engine.ports import Admission, FinishReason, Request
 from worker.errors import Failure
 
 
 class Sequence:
-    """A request with its progress.
+    """A completion of a request with its progress. Where it is one of several, the first leads until all have begun.
 
         tokens   [0 ........ num_computed) [........ num_known) [........ capacity)
                   KV in lease.slots         to be computed        not sampled yet
@@ -22,15 +24,22 @@ class Sequence:
     num_computed <= lease.num_tokens. Without a lease nothing is computed.
     """
 
-    def __init__(self, request: Request, order: int, arrived_at: float, end_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, request: Request, order: int, arrived_at: float, end_token_ids: frozenset[int], index: int = 0
+    ) -> None:
         prompt = request.key.token_ids
         self.request = request
+        self.index = index  # among the request's completions
+        self.params = branch_params(request.params, index)
         self.order = order  # of arrival: 0, 1, 2, …
         self.arrived_at = arrived_at
         self.end_token_ids = end_token_ids
         self.num_prompt = len(prompt)
         self.num_known = len(prompt)
         self.num_computed = 0
+        # Tokens of the prompt before this one need no log probability, or have it. The first has none.
+        self.scored_until = self.num_prompt if request.params.prompt_logprobs is None else 1
+        self.constraint = request.constraint.begin() if request.constraint is not None else None
         self.outputs: list[int] = []
         self.key = request.key  # what was known when it last started, with namespaces
         self.lease: Lease | None = None
@@ -53,6 +62,21 @@ class Sequence:
     def precedence(self) -> tuple[int, int]:
         """Sorts what is served first and paused last to the front: high priority, then early arrival."""
         return (-self.request.priority, self.order)
+
+    @property
+    def scores(self) -> bool:
+        """Whether log probabilities of its prompt are still to be found."""
+        return self.scored_until < self.num_prompt
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """How many leading tokens of its key it can do without computing: never the last one, nor what is scored."""
+        return min(self.scored_until, len(self.key)) - 1 if self.scores else len(self.key) - 1
+
+    @property
+    def num_next(self) -> int:
+        """How many tokens are sampled behind what is known: one, or the first ones of all completions at once."""
+        return 1 if self.outputs else self.params.n
 
     @property
     def num_missing(self) -> int:
@@ -121,14 +145,44 @@ class Sequence:
         self.outputs.append(token_id)
         self.last_token_at = now
 
-    def sample_row(self, row: int) -> SampleRow:
-        """Return how its next token is sampled from the batch's row `row`."""
-        params = self.request.params
-        return SampleRow(
-            row,
-            params,
-            self.num_known,
-            self._prompt,
-            self.outputs,
-            self._banned if len(self.outputs) < params.min_new_tokens else (),
-        )
+    def branch(self, index: int, token_id: int, now: float) -> "Sequence":
+        """Return another completion of the same prompt, which this one has computed. It begins with `token_id`."""
+        branch = Sequence(self.request, self.order + index, self.arrived_at, self.end_token_ids, index)
+        branch.scored_until = branch.num_prompt
+        # The leader has told of the prompt; a branch finds all of it.
+        branch.admission = Admission(branch.num_prompt, Hit(branch.num_prompt))
+        branch.append(token_id, now)
+        branch.key = branch.known_key(branch.num_known)
+        return branch
+
+    def num_scores(self, start: int, end: int) -> int:
+        """How many tokens of the prompt get their log probabilities when [start, end) is computed."""
+        return len(self._scored_by(start, end)) if self.scores else 0
+
+    def sample_rows(self, start: int, end: int, row: int) -> list[SampleRow]:
+        """Return what is asked of its tokens [start, end), of which the first is the batch's row `row`.
+
+        First the tokens of the prompt that are to be scored, then what is sampled.
+        """
+        rows = []
+        if self.scores:
+            rows = [self._score_row(row + position - start, position + 1) for position in self._scored_by(start, end)]
+        if end == self.num_known:
+            last = row + end - start - 1
+            rows += [self._next_row(last, branch_params(self.params, index)) for index in range(self.num_next)]
+        return rows
+
+    def _scored_by(self, start: int, end: int) -> range:
+        """The positions in [start, end) whose logits score the token behind them."""
+        return range(max(start, self.scored_until - 1), min(end, self.num_prompt - 1))
+
+    def _score_row(self, row: int, position: int) -> SampleRow:
+        given = int(self._prompt[position])
+        return SampleRow(row, self.params, position, self._prompt[:position], (), given_token_id=given)
+
+    def _next_row(self, row: int, params: SamplingParams) -> SampleRow:
+        allowed = self.constraint.allowed if self.constraint is not None else None
+        banned = self._banned if len(self.outputs) < params.min_new_tokens else ()
+        if banned and allowed is not None and not leaves_more(allowed, banned):
+            banned = ()  # a constraint that leaves nothing else is stronger
+        return SampleRow(row, params, self.num_known, self._prompt, self.outputs, banned, allowed)

@@ -7,7 +7,10 @@ from worker.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A sequence's share of a step: its tokens [start, end). It samples if nothing known is left after them."""
+    """A sequence's share of a step: its tokens [start, end). It samples if nothing known is left after them.
+
+    Log probabilities of a prompt are asked for on the way.
+    """
 
     sequence: Sequence
     start: int
@@ -16,6 +19,16 @@ class Chunk:
     @property
     def samples(self) -> bool:
         return self.end == self.sequence.num_known
+
+    @property
+    def num_scores(self) -> int:
+        """How many tokens of the prompt get their log probabilities."""
+        return self.sequence.num_scores(self.start, self.end)
+
+    @property
+    def num_results(self) -> int:
+        """How many results of the forward pass belong to it: scores first, then what it samples."""
+        return self.num_scores + (self.sequence.num_next if self.samples else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +44,9 @@ class Step:
         return sum([chunk.end - chunk.start for chunk in self.chunks])
 
     @property
-    def sampling(self) -> tuple[Sequence, ...]:
-        """The sequences that sample, in the order of the batch's samples."""
-        return tuple([chunk.sequence for chunk in self.chunks if chunk.samples])
+    def num_results(self) -> int:
+        """How many results the forward pass has, those of each chunk in their order."""
+        return sum([chunk.num_results for chunk in self.chunks])
 
     def computes(self, sequence: Sequence) -> bool:
         """Whether `sequence` has a share of it."""

@@ -7,7 +7,7 @@ under way, and is done beside it.
 from collections import deque
 from dataclasses import dataclass
 
-from worker.batch import SampledToken, TextStreamFactory
+from worker.batch import SampledToken, TextStreamFactory, TokenLogprobs
 from worker.engine.faults import report
 from worker.engine.observer import EngineObserver
 from worker.engine.outbox import Outbox
@@ -56,13 +56,17 @@ class Telling:
 
     def refused(self, request: Request, failure: Failure) -> None:
         """A request that never becomes a sequence."""
-        self._outbox.finished(request.sequence_id, failure)
+        self._outbox.finished((request.sequence_id, 0), failure)
         self._observer.finished(request.tenant, request.adapter, failure.code.value, 0, 0.0)
 
     def admitted(self, sequence: Sequence, admission: Admission, at: float) -> None:
         request = sequence.request
-        self._outbox.admitted(request.sequence_id, admission)
+        self._outbox.admitted((request.sequence_id, sequence.index), admission)
         self._observer.admitted(request.tenant, request.adapter, admission, at - sequence.arrived_at)
+
+    def scored(self, sequence: Sequence, logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """The next tokens of a prompt got their log probabilities."""
+        self._outbox.scored((sequence.request.sequence_id, sequence.index), logprobs)
 
     def sampled(
         self, sequence: Sequence, token: SampledToken, gap_s: float, text: str | None, finish: Finish | None, at: float
@@ -85,7 +89,7 @@ class Telling:
         try:
             if sequence.text is None:
                 sequence.text = self._text.open(sequence.request.key.token_ids, sequence.request.params.stop)
-            if finish is FinishReason.STOP:
+            if token_id in sequence.end_token_ids:
                 return sequence.text.flush(), finish
             delta = sequence.text.push((token_id,))
             if delta.stopped:
@@ -109,7 +113,7 @@ class Telling:
                     late.append((sequence, fault))
             if event.finish is not None:
                 event.finish = sequence.fault or event.finish
-                self._outbox.finished(sequence.request.sequence_id, event.finish)
+                self._outbox.finished((sequence.request.sequence_id, sequence.index), event.finish)
             # Last: whatever those who count do, who asked has been answered.
             self._count(event)
         return late
@@ -125,7 +129,7 @@ class Telling:
             text, finish = self.read(sequence, token.token_id, event.finish)
             if finish is not event.finish:
                 sequence.fault = finish
-        self._outbox.sampled(sequence.request.sequence_id, token, text)
+        self._outbox.sampled((sequence.request.sequence_id, sequence.index), token, text)
         return sequence.fault
 
     def _count(self, event: _Event) -> None:

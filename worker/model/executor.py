@@ -1,5 +1,6 @@
 """Runs the model over a slot pool: one forward pass per step, then one token for each row that samples."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -41,5 +42,14 @@ class ModelExecutor:
             return sample(self.logits(batch), batch.samples)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Compute a step; return the logits of the rows that sample, float32[samples, vocab_size]."""
-        return self._forward.logits(batch)
+        """Compute a step; return the logits of the rows that sample, float32[samples, vocab_size].
+
+        Of a row that several sample from, logits are computed once.
+        """
+        places = {sample.row: place for place, sample in enumerate(batch.samples)}
+        if len(places) == len(batch.samples):
+            return self._forward.logits(batch)
+        distinct = tuple([batch.samples[place] for place in places.values()])
+        logits = self._forward.logits(replace(batch, samples=distinct))
+        order = {row: place for place, row in enumerate(places)}
+        return logits[torch.tensor([order[sample.row] for sample in batch.samples], device=logits.device)]

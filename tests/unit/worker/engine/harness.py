@@ -7,7 +7,16 @@ import numpy as np
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey
 from hicache.stats import TierStats
-from worker.batch import AsyncExecutor, Batch, Executor, Int32Array, PendingStep, SampledToken, SamplingParams
+from worker.batch import (
+    AsyncExecutor,
+    Batch,
+    Executor,
+    Int32Array,
+    PendingStep,
+    SampledToken,
+    SamplingParams,
+    TokenLogprobs,
+)
 from worker.config import EngineConfig
 from worker.engine import (
     Admission,
@@ -226,26 +235,29 @@ class Rig:
             self.step(check)
         raise AssertionError(f"still at work after {max_steps} steps: {self.engine.load()}")
 
-    def tokens(self, number: int) -> list[int]:
-        return [token for output in self._of(number) for token in output.token_ids]
+    def tokens(self, number: int, index: int = 0) -> list[int]:
+        return [token for output in self._of(number, index) for token in output.token_ids]
+
+    def scores(self, number: int) -> list[TokenLogprobs]:
+        return [entry for output in self._of(number) for entry in output.prompt_logprobs]
 
     def is_undisturbed(self, number: int) -> bool:
         """Whether a sequence got a token in every step from its first one on."""
         times = self.token_times[0, number]
         return times == [times[0] + index for index in range(len(times))]
 
-    def text(self, number: int) -> str:
-        return "".join(output.text for output in self._of(number))
+    def text(self, number: int, index: int = 0) -> str:
+        return "".join(output.text for output in self._of(number, index))
 
-    def finish(self, number: int) -> FinishReason | Failure | None:
-        ends = [output.finish for output in self._of(number) if output.finish is not None]
+    def finish(self, number: int, index: int = 0) -> FinishReason | Failure | None:
+        ends = [output.finish for output in self._of(number, index) if output.finish is not None]
         assert len(ends) <= 1, "a sequence ended twice"
         if ends:
-            assert self._of(number)[-1].finish is not None, "an output came after the end"
+            assert self._of(number, index)[-1].finish is not None, "an output came after the end"
         return ends[0] if ends else None
 
-    def failure(self, number: int) -> Failure:
-        finish = self.finish(number)
+    def failure(self, number: int, index: int = 0) -> Failure:
+        finish = self.finish(number, index)
         assert isinstance(finish, Failure), finish
         return finish
 
@@ -261,8 +273,8 @@ class Rig:
         assert load.free_slots + load.evictable_slots == load.num_slots
         self.engine.check()
 
-    def _of(self, number: int) -> list[SequenceOutput]:
-        return self.outputs.get((0, number), [])
+    def _of(self, number: int, index: int = 0) -> list[SequenceOutput]:
+        return [output for output in self.outputs.get((0, number), []) if output.index == index]
 
 
 def answer(tokens: Sequence[int], max_new_tokens: int) -> list[int]:
