@@ -167,6 +167,25 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """An adapter that is there from the start."""
+
+    path: Name  # a PEFT folder
+    tenants: tuple[Name, ...] = ()  # that may use it; none named: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Which adapters a worker has, and how many it takes. How many compute at a time is the engine's."""
+
+    adapters: Mapping[str, AdapterConfig] = field(default_factory=dict)  # by name
+    max_adapters: PositiveInt = 256  # by name and tenants
+    max_host_bytes: PositiveInt = 2 << 30  # of the weights of all adapters together, those on their way out included
+    # A request that is still at work on an adapter which was replaced fails after this time.
+    replaced_grace_s: PositiveFloat = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One worker process. Addresses are host:port; port 0 takes a free one."""
 
@@ -176,3 +195,4 @@ class WorkerConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)

@@ -1,8 +1,8 @@
 """Decides what each step computes, and who holds slots. No model, no clock, no text: values in, values out.
 
 There is no prefill or decode phase: in every step each running sequence catches up with what is known of it, those that
-lack one token first, then longer chunks, oldest first, within the step's budget. Then sequences from the waiting line
-start, as many as slots and budget allow.
+lack one token first, then longer chunks within the step's budget, which tenants share; of a tenant, oldest first. Then
+sequences from the waiting line start, as many as places, slots and budget allow.
 """
 
 from bisect import insort
@@ -12,9 +12,11 @@ from hicache.cache import PrefixCache
 from worker.batch import BASE_MODEL
 from worker.config import EngineConfig
 from worker.engine.adapters import AdapterPlaces
+from worker.engine.contention import MAX_LOOKS, Contention
 from worker.engine.inflight import InFlightPrefixes
 from worker.engine.ports import Admission
 from worker.engine.sequence import Sequence
+from worker.engine.shares import Shares, allowances
 from worker.engine.slots import SlotBudget
 from worker.engine.step import Chunk, Committed, Step
 from worker.engine.waiting import KnownHits, WaitingLine
@@ -40,6 +42,11 @@ class _Draft:
         self._chunks[sequence.order] = chunk = Chunk(sequence, start, start + num_tokens)
         self.budget -= num_tokens
         self.scores -= chunk.num_scores
+
+    def num_tokens(self, sequence: Sequence) -> int:
+        """Return how many tokens of `sequence` are part of the step so far."""
+        chunk = self._chunks.get(sequence.order)
+        return 0 if chunk is None else chunk.end - chunk.start
 
     def drop(self, sequence: Sequence) -> None:
         chunk = self._chunks.pop(sequence.order, None)
@@ -83,6 +90,7 @@ class Scheduler:
         self._config = config
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
+        self._contention = Contention()
         self._running: list[Sequence] = []  # ascending by precedence
 
     @property
@@ -115,6 +123,7 @@ class Scheduler:
         """
         self._in_flight.ended(sequence)
         self._hits.forget(sequence)
+        self._contention.forget(sequence)
         self._line.settle(sequence)
         if sequence.lease is None:
             self._line.remove(sequence)
@@ -127,8 +136,9 @@ class Scheduler:
         """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
         draft = _Draft(self._config.max_step_tokens)
         self._pause_for_adapters(draft, now)
-        self._continue_running(draft, now)
+        catching_up = self._continue_running(draft, now)
         self._start_waiting(draft, now)
+        self._use_rest(catching_up, draft, now)
         return draft.step()
 
     def commit(self, step: Step, now: float) -> Committed:
@@ -168,6 +178,7 @@ class Scheduler:
             assert sequence.lease is None, f"{sequence.request.sequence_id} waits and holds slots"
             assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"
         self._in_flight.check()
+        self._contention.check(len(self._line))
 
     def _pause_for_adapters(self, draft: _Draft, now: float) -> None:
         overdue = self._adapters.overdue(now)
@@ -175,21 +186,49 @@ class Scheduler:
             for sequence in [each for each in self._running if each.request.adapter_revision in overdue]:
                 self._pause(sequence, draft, now)
 
-    def _continue_running(self, draft: _Draft, now: float) -> None:
+    def _continue_running(self, draft: _Draft, now: float) -> list[Sequence]:
+        """Let those go on that run; return those that lack more than one token.
+
+        What the step has for these is divided among tenants, those included that wait to start.
+        """
         decoding: list[Sequence] = []
         catching_up: list[Sequence] = []
         for sequence in self._running:
             (decoding if sequence.num_missing == 1 else catching_up).append(sequence)
-        for sequence in (*decoding, *catching_up):
+        for sequence in decoding:
+            if sequence.lease is not None:  # else it was paused for one of those before it
+                self._continue(sequence, 1, draft, now)
+        if not catching_up:
+            return catching_up
+        allowed = allowances(catching_up, self._line.front(), draft.budget, self._config.max_chunk_tokens)
+        for sequence in catching_up:
+            whose = (sequence.request.priority, sequence.request.tenant)
+            if sequence.lease is not None and allowed[whose]:
+                allowed[whose] -= self._continue(sequence, allowed[whose], draft, now)
+        return catching_up
+
+    def _continue(self, sequence: Sequence, max_tokens: int, draft: _Draft, now: float) -> int:
+        """Let a running sequence compute at most `max_tokens` tokens; return how many it does."""
+        if draft.budget == 0 or not self._is_ready(sequence, draft):
+            return 0
+        num_tokens = min(self._chunk_tokens(sequence, draft), max_tokens)
+        if not num_tokens or not self._make_room(sequence, num_tokens, draft, now):
+            return 0
+        draft.add(sequence, num_tokens)
+        return num_tokens
+
+    def _use_rest(self, catching_up: list[Sequence], draft: _Draft, now: float) -> None:
+        """Give those that lack more than one token what nobody else could use of the step. Nobody pauses for that."""
+        for sequence in catching_up:
             if draft.budget == 0:
                 return
-            if sequence.lease is None:
-                continue  # paused for one of those before it
-            if not self._is_ready(sequence, draft):
+            if sequence.lease is None or sequence.scores or not self._is_ready(sequence, draft):
                 continue
-            num_tokens = self._chunk_tokens(sequence, draft)
-            if num_tokens and self._make_room(sequence, num_tokens, draft, now):
-                draft.add(sequence, num_tokens)
+            has = draft.num_tokens(sequence)
+            wanted = min(sequence.num_missing, self._config.max_chunk_tokens, has + draft.budget)
+            if wanted > has and self._slots.secure(sequence, wanted, now):
+                draft.drop(sequence)
+                draft.add(sequence, wanted)
 
     def _is_ready(self, sequence: Sequence, draft: _Draft) -> bool:
         """Whether a running sequence can compute. One whose load back has ended begins with what that brought."""
@@ -266,27 +305,68 @@ class Scheduler:
                 lease.commit(sequence.known_key(num_computed), now=now)
 
     def _start_waiting(self, draft: _Draft, now: float) -> None:
-        if draft.budget == 0 or self.num_running == self._config.max_running:
-            return
-
-        def is_ready(sequence: Sequence) -> bool:
-            return self._is_ready_to_start(sequence, now)
-
-        for sequence in self._line.candidates(now, is_ready):
-            if draft.budget == 0 or self.num_running == self._config.max_running:
+        blocked: Sequence | None = None  # the first one that doesn't fit
+        num_looks = 0
+        for sequence in self._line.candidates(now, lambda waiting: self._is_ready_to_start(waiting, now)):
+            if draft.budget == 0 or num_looks == MAX_LOOKS:
                 return
             if sequence.scores and draft.scores == 0:
                 continue
-            hit = self._hits.of(sequence)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
-            if self._in_flight.follow(sequence, hit.device):
+            if self._in_flight.follow(sequence, self._hits.of(sequence).device):
                 continue
-            # Who is first and doesn't fit is not overtaken by smaller ones, else it might wait for ever.
-            if not self._slots.fits(sequence, hit.device, self._running):
-                self._cache.prepare(self._slots.lacking(sequence, hit.device), now=now)
+            if not self._has_place(sequence, draft, now):
                 return
-            if not self._start(sequence, draft, now):
-                return
+            num_slots = self._slots.lacking(sequence, self._hits.of(sequence).device)
+            if blocked is None:
+                if not (self._has_slots(sequence, draft, now) and self._start(sequence, draft, now)):
+                    blocked = sequence
+                    self._contention.blocked(sequence, num_slots)
+                    self._cache.prepare(num_slots, now=now)
+                continue
+            num_looks += 1
+            # Who is first and doesn't fit is overtaken by a few smaller ones of others, not by all, for ever.
+            if (
+                self._contention.may_overtake(sequence, blocked, num_slots)
+                and self._slots.fits(sequence, self._hits.of(sequence).device, self._running)
+                and self._start(sequence, draft, now)
+            ):
+                self._contention.overtook(blocked, num_slots)
+
+    def _has_place(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+        """Whether one more can run. If others have more than their share of the places, one of them pauses for it."""
+        if self.num_running < self._config.max_running:
+            return True
+        shares = self._shares()
+        if not self._contention.may_pause_others(sequence) or not shares.has_place_for(sequence.request.tenant):
+            return False
+        victim = shares.gives_place_to(sequence)
+        if victim is not None:
+            self._pause_for(sequence, victim, draft, now)
+        return victim is not None
+
+    def _has_slots(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+        """Whether a waiting sequence has slots to start. If others have more than their share of them, some pause."""
+        hit_tokens = self._hits.of(sequence).device
+        while not self._slots.fits(sequence, hit_tokens, self._running):
+            shares = self._shares()
+            needed = self._slots.lacking(sequence, hit_tokens)
+            victim = shares.gives_slots_to(sequence)
+            if (
+                victim is None
+                or not self._contention.may_pause_others(sequence)
+                or not shares.has_slots_for(sequence.request.tenant, needed)
+            ):
+                return False
+            self._pause_for(sequence, victim, draft, now)
+        return True
+
+    def _pause_for(self, sequence: Sequence, victim: Sequence, draft: _Draft, now: float) -> None:
+        self._contention.paused_other(sequence)
+        self._pause(victim, draft, now)
+
+    def _shares(self) -> Shares:
+        return Shares(self._running, self._line.front(), self._config.max_running, self._cache.num_slots)
 
     def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
         if self._in_flight.is_following(sequence):
@@ -316,6 +396,7 @@ class Scheduler:
             return False
         self._line.start(sequence, lease.num_slots if lease.loading else lease.num_tokens)
         self._hits.forget(sequence)
+        self._contention.forget(sequence)
         self._adapters.take(sequence, now)
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)

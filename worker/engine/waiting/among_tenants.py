@@ -3,7 +3,7 @@
 Knows neither how turns are given nor how a tenant orders its own: both are objects.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from worker.engine.sequence import Sequence
@@ -69,6 +69,12 @@ class TenantsLine:
         for tenants in tuple(self._priorities.values()):
             for queue in tuple(tenants.values()):
                 yield from queue.members()
+
+    def front(self) -> Mapping[str, Sequence]:
+        front: dict[str, Sequence] = {}
+        for priority in sorted(self._priorities):
+            front.update({tenant: next(queue.members()) for tenant, queue in self._priorities[priority].items()})
+        return front
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
         passes = {

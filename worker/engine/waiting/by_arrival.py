@@ -1,7 +1,7 @@
 """Lines whose order depends on the sequences alone. Know nothing of tenants, caches or costs."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from worker.engine.sequence import Sequence
@@ -31,6 +31,14 @@ class SortedLine:
 
     def members(self) -> Iterator[Sequence]:
         return iter(tuple(self._line))
+
+    def front(self) -> Mapping[str, Sequence]:
+        front: dict[str, Sequence] = {}
+        for sequence in self._line:
+            first = front.setdefault(sequence.request.tenant, sequence)
+            if sequence.request.priority > first.request.priority:
+                front[sequence.request.tenant] = sequence
+        return front
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
         return filter(is_ready, tuple(self._line))

@@ -26,7 +26,7 @@ class KnownHits:
         return self._cache.page_size
 
     def of(self, sequence: Sequence) -> Hit:
-        """Return what `sequence` would hit if it started now. At least one token is left to compute."""
+        """Return what `sequence` would hit if it started now."""
         changes = self._cache.changes(sequence.key)
         known = self._known.get(sequence.order)
         if known is not None and known.changes == changes and known.key is sequence.key:

@@ -1,6 +1,6 @@
 """What the scheduler asks of a waiting line, and what a line may ask about the cache. Shapes only."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from worker.engine.sequence import Sequence
@@ -45,6 +45,10 @@ class WaitingLine(Protocol):
 
     def members(self) -> Iterator[Sequence]:
         """Yield those waiting, in any order."""
+        ...
+
+    def front(self) -> Mapping[str, Sequence]:
+        """Return one of each tenant's, of the highest priority that it has waiting."""
         ...
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
