@@ -10,7 +10,6 @@ from tests.integration.flat_batches import GREEDY, executor_of, generate_flat, g
 from tests.integration.tiny_models import FAMILIES, WINDOW, tiny, tiny_model
 from worker.batch import Batch, SampleRow, SamplingParams
 from worker.errors import UnsupportedModelError
-from worker.model.families import TESTED
 from worker.model.linears import pack_linears
 from worker.model.probe import probe
 from worker.model.rotary import pin_rotary
@@ -30,6 +29,7 @@ def prompts(vocab_size: int = 97) -> list[list[int]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_generates_what_transformers_generates(family: str) -> None:
     model = tiny(family)
+    pin_rotary(model, 256)
     expected = [generate_plain(model, prompt, NUM_NEW) for prompt in prompts()]
     executor = executor_of(model, num_slots=256)
     for chunk_tokens in (7, 64):
@@ -38,10 +38,6 @@ def test_a_family_generates_what_transformers_generates(family: str) -> None:
         )
         assert got == expected
     assert len({tuple(output) for output in expected}) > 1, "random weights that always say the same prove nothing"
-
-
-def test_the_list_of_tested_families_is_what_is_tested_here() -> None:
-    assert {model_type for model_type, _ in FAMILIES.values()} == TESTED
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss", "stablelm"])
@@ -138,22 +134,6 @@ def test_longrope_is_the_same_whatever_else_is_in_the_batch() -> None:
 
 def test_rotary_embeddings_that_do_not_look_at_positions_are_left_alone() -> None:
     assert not pin_rotary(tiny("llama-yarn"), 256)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "settings", "reason"),
-    [
-        ("llama4_text", {"intermediate_size_mlp": 48, "num_local_experts": 2, "interleave_moe_layer_step": 1},
-         "chunked_attention"),
-        ("bloom", {"head_dim": None, "num_key_value_heads": None, "n_head": 4, "n_layer": 2}, "bloom"),
-        ("mamba", {"head_dim": None, "num_key_value_heads": None, "num_attention_heads": None, "state_size": 4},
-         "mamba"),
-        ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "conv"),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_by_name(model_type: str, settings: dict[str, object], reason: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=reason):
-        probe(tiny_model(model_type, **settings))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])

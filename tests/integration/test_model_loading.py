@@ -14,8 +14,6 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
-    FalconConfig,
-    FalconForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -127,14 +125,6 @@ def test_each_executor_has_a_pool_of_its_own(folder: Path) -> None:
 def test_a_family_outside_the_tested_ones_is_checked_and_served(tmp_path: Path) -> None:
     loaded = load_model(config(save(tmp_path / "glm", tiny_model("glm", vocab_size=VOCAB_SIZE))), SilentProgress())
     assert len(loaded.layers) == 3
-
-
-def test_a_model_with_attention_code_of_its_own_is_refused_by_name(tmp_path: Path) -> None:
-    falcon = FalconForCausalLM(
-        FalconConfig(vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-    )
-    with pytest.raises(UnsupportedModelError, match=r"some-falcon: transformers cannot build it"):
-        load_model(config(save(tmp_path / "some-falcon", falcon)), SilentProgress())
 
 
 @pytest.mark.parametrize(

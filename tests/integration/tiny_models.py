@@ -27,27 +27,54 @@ _BASE = {
 _MOE = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _MIXED = {"sliding_window": WINDOW, "layer_types": [_SLIDING, _FULL, _SLIDING]}
+_ROUTED = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_SHARED = {"moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+           "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}  # fmt: skip
+_LATENT = {"head_dim": None, "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+           "qk_rope_head_dim": 8, "v_head_dim": 12} | _SHARED  # fmt: skip
+_GPTJ = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "rotary_dim": 4, "num_key_value_heads": None,
+         "head_dim": None}  # fmt: skip
 _GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "num_key_value_heads": None, "head_dim": None}
+
+
+def _rotating(rope_type: str, **settings: object) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 1e4, "factor": 4.0, **settings}}
+
 
 # (model_type, what it sets beside the base), by the name of the test.
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
-    "llama-yarn": (
+    "llama-yarn": ("llama", _rotating("yarn", original_max_position_embeddings=64)),
+    "llama-llama3": (
         "llama",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
-                             "original_max_position_embeddings": 64}},
+        _rotating("llama3", original_max_position_embeddings=64, low_freq_factor=1.0, high_freq_factor=4.0),
     ),
+    "llama-linear": ("llama", _rotating("linear")),
+    "llama-dynamic": ("llama", _rotating("dynamic")),
     "qwen2": ("qwen2", {}),
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW}),
     "qwen3": ("qwen3", {}),
     "qwen3-moe": ("qwen3_moe", _MOE),
+    "qwen3-window": ("qwen3", {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": WINDOW}),
+    "qwen2-moe": (
+        "qwen2_moe",
+        _MOE | {"shared_expert_intermediate_size": 24, "use_sliding_window": True, "max_window_layers": 1,
+                "sliding_window": WINDOW},
+    ),
     "mistral-window": ("mistral", {"sliding_window": WINDOW}),
-    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral": ("mixtral", _ROUTED),
+    "mixtral-window": ("mixtral", _ROUTED | {"sliding_window": WINDOW}),
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", _MIXED | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0}),
     "gemma3": ("gemma3_text", _MIXED | {"query_pre_attn_scalar": 8}),
-    "gpt-oss": ("gpt_oss", _MIXED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt-oss": ("gpt_oss", _MIXED | _ROUTED),
     "phi3-window": ("phi3", {"sliding_window": WINDOW}),
+    "phi3-longrope": (
+        "phi3",
+        _rotating(
+            "longrope", original_max_position_embeddings=16, short_factor=[1.0] * 4, long_factor=[3.0, 2.0, 1.5, 1.2]
+        ) | {"original_max_position_embeddings": 16},
+    ),
     "granite": ("granite", {"attention_multiplier": 0.2, "logits_scaling": 2.0}),
     "gpt-neox": ("gpt_neox", {}),
     "gpt2": ("gpt2", _GPT2),
@@ -57,6 +84,46 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "exaone4": ("exaone4", _MIXED),
     "smollm3": ("smollm3", {}),
     "stablelm": ("stablelm", {}),
+    "olmo": ("olmo", {}),
+    "olmo3": ("olmo3", _MIXED),
+    "olmoe": ("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "flex-olmo": ("flex_olmo", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "cohere": ("cohere", {"logit_scale": 1.0}),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {}),
+    "glm4-moe": ("glm4_moe", _SHARED),
+    "granite-moe": ("granitemoe", _ROUTED),
+    "granite-moe-shared": ("granitemoeshared", _ROUTED | {"shared_intermediate_size": 24}),
+    "deepseek-v2": ("deepseek_v2", _LATENT | {"q_lora_rank": None}),
+    "deepseek-v3": ("deepseek_v3", _LATENT | {"q_lora_rank": 16}),
+    "dots1": ("dots1", _SHARED),
+    "minimax-m2": ("minimax_m2", _ROUTED),
+    "hunyuan": ("hunyuan_v1_dense", {}),
+    "hunyuan-moe": ("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2}),
+    "ernie": ("ernie4_5", {}),
+    "ernie-moe": (
+        "ernie4_5_moe",
+        {"moe_intermediate_size": 24, "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1,
+         "moe_layer_start_index": 1},
+    ),
+    "seed-oss": ("seed_oss", {}),
+    "arcee": ("arcee", {}),
+    "apertus": ("apertus", {}),
+    "helium": ("helium", {}),
+    "nanochat": ("nanochat", {}),
+    "nemotron": ("nemotron", {}),
+    "persimmon": ("persimmon", {"num_key_value_heads": None, "head_dim": None}),
+    "ministral-window": ("ministral", {"sliding_window": WINDOW}),
+    "ministral3": ("ministral3", {}),
+    "starcoder2-window": ("starcoder2", {"sliding_window": WINDOW}),
+    "vaultgemma": ("vaultgemma", _MIXED | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0}),
+    "cwm": ("cwm", _MIXED),
+    "phi": ("phi", {}),
+    "phimoe": ("phimoe", _ROUTED),
+    "gptj": ("gptj", _GPTJ),
+    "codegen": ("codegen", _GPTJ),
+    "gpt-bigcode": ("gpt_bigcode", _GPT2),
+    "biogpt": ("biogpt", {"num_key_value_heads": None, "head_dim": None}),
 }  # fmt: skip
 
 

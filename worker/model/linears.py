@@ -23,6 +23,8 @@ class PackedLinear(nn.Module):
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self.bias = linear.bias
+        # Some definitions ask for its dtype; whoever wanted the numbers fails at once.
+        self.weight = linear.weight.detach().new_empty(0)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ def steady_rows(model: PreTrainedModel) -> int:
     layers = {
         (child.in_features, child.out_features, type(child)): child
         for child in model.modules()
-        if isinstance(child, nn.Linear | PackedLinear)
+        if type(child) in {nn.Linear, PackedLinear}  # a subclass may compute more than a product
     }
     unsteady = set[int]()
     for layer in layers.values():

@@ -1,6 +1,7 @@
 """Loads a model: finds its files, reads its weights, probes and checks it, and says what a worker can do with it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hicache.tiers.device import DevicePool, LayerShape, bytes_per_token
 from worker.attention.registry import backend_by_name
-from worker.config import CacheConfig, ModelConfig
+from worker.config import CacheConfig, EngineConfig, ModelConfig
 from worker.errors import UnsupportedModelError, WorkerStartError
+from worker.lora.model_adapters import FolderAdapters, LoadObserver, MeasuredBank, ModelAdapters, RefusedAdapters
 from worker.lora.targets import linear_targets
 from worker.lora.weights import Targets
 from worker.model import hardware
@@ -24,6 +26,7 @@ from worker.model.info import ModelInfo
 from worker.model.memory import default_pool_bytes, slots_in
 from worker.model.probe import probe, text_config
 from worker.model.progress import ProgressReporter
+from worker.model.refusal import read_config, refuse_unsuited
 from worker.model.revision import combine, folder_digest
 from worker.model.rotary import pin_rotary
 from worker.model.sources import HuggingFaceFolder, cache_folder, find_model
@@ -69,6 +72,18 @@ class LoadedModel:
         """Return what computes on a pool."""
         return ModelExecutor(self.model, pool)
 
+    def adapters(self, config: EngineConfig, on_done: Callable[[], None], observer: LoadObserver) -> ModelAdapters:
+        """Return what reads adapters for this model and brings them to where its passes compute with them."""
+        bank = self.model.bank()
+        if bank is None:
+            return RefusedAdapters(f"the forward passes of {self.info.name} can't compute with any")
+        if config.max_resident_adapters == 0:
+            return RefusedAdapters("there is no place for any: worker.engine.max_resident_adapters is 0")
+        return FolderAdapters(
+            MeasuredBank(bank, observer), self.targets, self.dtype,
+            max_rank=config.max_adapter_rank, num_places=config.max_resident_adapters, on_done=on_done,
+        )  # fmt: skip
+
 
 def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     """Load what `config` names, converting a GGUF file first if need be. Nothing is fetched from anywhere.
@@ -82,6 +97,7 @@ def load_model(config: ModelConfig, progress: ProgressReporter) -> LoadedModel:
     _demand_backend(config.attention, device)  # before anything is read
     source = find_model(config.model)
     folder = source if isinstance(source, HuggingFaceFolder) else converted(source, cache_folder(), progress)
+    refuse_unsuited(read_config(folder.path))  # before weights are read
     model = _read(folder, dtype, device, progress)
     return prepare(model, folder, config, progress)
 

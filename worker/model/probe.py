@@ -16,11 +16,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from worker.attention.backend import AttentionShape
 from worker.errors import UnsupportedModelError
 from worker.model.forward import handling_attention
+from worker.model.refusal import odd_layers
 
 # Arguments that carry nothing attention over slots would have to know.
 _HARMLESS = frozenset({"position_ids", "use_cache", "output_router_logits", "output_attentions", "dropout"})
 _UNDERSTOOD = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 _PROBE_ERRORS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError, ImportError, LookupError)
 
 
@@ -93,9 +93,9 @@ def _record(model: PreTrainedModel, family: str) -> list[_Call]:
 
 
 def _refuse_layer_types(config: PreTrainedConfig, family: str) -> None:
-    odd = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if odd:
-        raise UnsupportedModelError(f"{family}: layers of type {', '.join(odd)} are not supported")
+    odd = odd_layers(config)
+    if odd is not None:
+        raise UnsupportedModelError(f"{family}: {odd}")
 
 
 def _refuse_missing_or_repeated(calls: list[_Call], config: PreTrainedConfig, family: str) -> None:
