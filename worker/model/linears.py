@@ -62,7 +62,8 @@ def steady_rows(model: PreTrainedModel) -> int:
     layers = {
         (child.in_features, child.out_features, type(child)): child
         for child in model.modules()
-        if type(child) in {nn.Linear, PackedLinear}  # a subclass may compute more than a product
+        # A subclass may compute more than a product.
+        if isinstance(child, nn.Linear | PackedLinear) and type(child) in {nn.Linear, PackedLinear}
     }
     unsteady = set[int]()
     for layer in layers.values():
