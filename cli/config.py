@@ -35,6 +35,8 @@ LISTENERS = (
     ("worker", "metrics_listen"),
 )
 
+_ADAPTERS = ("worker", "lora", "adapters")
+
 Tree = dict[str, Any]
 
 
@@ -73,7 +75,7 @@ class Config:
 
 def config_from(tree: Mapping[str, Any]) -> Config:
     """Return the validated configuration; raises ConfigError naming every fault at once."""
-    config = validated(Config, tree)
+    config = validated(Config, _with_adapter_sections(tree))
     if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
         raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
     if config.gateway.admin_token is not None and not is_sendable(config.gateway.admin_token):
@@ -84,6 +86,18 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     for url in urls:
         config = with_redis(config, url)
     return config
+
+
+def _with_adapter_sections(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `tree` where an adapter of a worker that is no more than a folder is a section with its `path`."""
+    if not is_set(tree, _ADAPTERS):
+        return tree
+    worker = tree["worker"]
+    lora, adapters = worker["lora"], worker["lora"]["adapters"]
+    if not isinstance(adapters, Mapping):
+        return tree
+    sections = {name: {"path": value} if isinstance(value, str) else value for name, value in adapters.items()}
+    return {**tree, "worker": {**worker, "lora": {**lora, "adapters": sections}}}
 
 
 def with_redis(config: Config, url: str) -> Config:

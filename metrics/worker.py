@@ -6,6 +6,7 @@ from typing import Protocol
 
 from metrics.hit_rate import HitRateCollector
 from metrics.registry import (
+    ADAPTER_BUCKETS,
     END_TO_END_BUCKETS,
     FIRST_TOKEN_BUCKETS,
     INTER_TOKEN_BUCKETS,
@@ -142,6 +143,12 @@ class WorkerMetrics:
         self._free_slots = self._slots.labels(self._worker, "device", "free")
         self._evictable_slots = self._slots.labels(self._worker, "device", "evictable")
         self._used_slots = self._slots.labels(self._worker, "device", "in_use")
+        self._adapter_seconds = make.histogram(
+            "radixgate_adapter_load_seconds", "How long LoRA adapters took to come to the device", ADAPTER_BUCKETS
+        ).labels(self._worker)
+        self._adapter_failures = make.counter(
+            "radixgate_adapter_load_failures_total", "LoRA adapters that could not be brought to the device"
+        ).labels(self._worker)
 
     # ------------------------------------------------------------------------------------------- the engine's observer
 
@@ -211,6 +218,23 @@ class WorkerMetrics:
     def storage(self, store: PageStore) -> None:
         """Show a store's figures whenever somebody looks."""
         self.registry.register(StoreCollector(store, self._worker))
+
+    # ------------------------------------------------------------------------------------------------------ adapters
+
+    def adapters(self, *, num_resident: Callable[[], int], host_bytes: Callable[[], int]) -> None:
+        """Show, whenever somebody looks, how many adapters lie where they compute, and what all of them take."""
+        for name, told, look in (
+            ("radixgate_resident_adapters", "LoRA adapters on the device", num_resident),
+            ("radixgate_adapter_host_bytes", "Memory of the weights of all LoRA adapters on the host", host_bytes),
+        ):
+            self._families.gauge(name, told).labels(self._worker).set_function(look)
+
+    def adapter_loaded(self, seconds: float) -> None:
+        """An adapter came to the device. From any thread, as the next."""
+        self._adapter_seconds.observe(seconds)
+
+    def adapter_load_failed(self) -> None:
+        self._adapter_failures.inc()
 
     # ------------------------------------------------------------------------------------------------- bounded labels
 

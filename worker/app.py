@@ -19,16 +19,20 @@ from metrics.listening import why_not_free
 from metrics.worker import WorkerMetrics
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.batch import Executor, TextStreamFactory
-from worker.config import CacheConfig, WorkerConfig
+from worker.config import CacheConfig, EngineConfig, WorkerConfig
 from worker.engine.engine import Engine
 from worker.engine.executors import InlineExecutor, ThreadExecutor
 from worker.engine.limits import ModelLimits
 from worker.engine.ports import Load, SequenceOutput
 from worker.engine.thread import EngineThread
+from worker.errors import WorkerStartError
+from worker.lora.model_adapters import LoadObserver, ModelAdapters
 from worker.model.hardware import available_memory_bytes
 from worker.model.info import ModelInfo
 from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
+from worker.rpc.adapter_calls import AdapterCalls
+from worker.rpc.adapters import AdapterDirectory, AdapterRefused
 from worker.rpc.links import Links
 from worker.rpc.service import WorkerServicer
 from worker.tiers import build_tiers
@@ -71,6 +75,13 @@ class ServedModel(Protocol):
         """Return what computes on a pool."""
         ...
 
+    def adapters(self, config: EngineConfig, on_done: Callable[[], None], observer: LoadObserver) -> ModelAdapters:
+        """Return what reads adapters and brings them to where passes compute with them, or says why that can't be.
+
+        `on_done` is called from any thread when one has come.
+        """
+        ...
+
 
 class WorkerApp:
     """One worker: engine, gRPC server and metrics endpoint around a loaded model."""
@@ -96,12 +107,15 @@ class WorkerApp:
         if self._tiers.store is not None:
             self._metrics.storage(self._tiers.store)
         self._executor = _starting(loaded.executor(pool), pool.device)
+        self._adapters = loaded.adapters(config.engine, self._wake_engine, self._metrics)
+        self._directory: AdapterDirectory | None = None
         self._engine = Engine(
             self._cache,
             self._executor,
             loaded.text,
             ModelLimits(info.vocab_size, info.context_length, info.eos_token_ids),
             config.engine,
+            adapters=self._adapters,
             observer=self._metrics,
             clock=time.monotonic,
         )
@@ -112,10 +126,16 @@ class WorkerApp:
         self._exposition: MetricsServer | None = None
 
     async def start(self) -> WorkerAddresses:
-        """Start to serve; returns where. Raises OSError when an address cannot be bound."""
+        """Start to serve; returns where.
+
+        Raises OSError when an address cannot be bound, WorkerStartError for an adapter of the configuration that cannot
+        be loaded.
+        """
         self._engine.idle(time.monotonic())  # so that gauges are right before the first request
         self._thread = EngineThread(self._engine, self._deliver_on(asyncio.get_running_loop()))
         self._thread.start()
+        directory, calls = self._make_directory(self._thread)
+        await self._load_configured(directory)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -127,7 +147,7 @@ class WorkerApp:
             ]
         )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-            WorkerServicer(self._model, self._thread, self._links), self._server
+            WorkerServicer(self._model, self._thread, self._links, directory, calls), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
@@ -149,6 +169,9 @@ class WorkerApp:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
             stopped = await asyncio.to_thread(self._thread.stop)
             _log.info("engine stopped", drained=drained, stopped=stopped)
+        if self._directory is not None:
+            self._directory.close()
+        await asyncio.to_thread(self._adapters.close)
         await asyncio.to_thread(self._executor.close)
         await asyncio.to_thread(self._tiers.close)
         # What the engine said last was handed to the loop before stop() returned, so the links have it by now.
@@ -167,6 +190,23 @@ class WorkerApp:
             loop.call_soon_threadsafe(self._links.deliver, outputs, load)
 
         return deliver
+
+    def _make_directory(self, thread: EngineThread) -> tuple[AdapterDirectory, AdapterCalls]:
+        self._directory = directory = AdapterDirectory(self._adapters, thread, self._config.lora)
+        calls = AdapterCalls(directory, self._engine.adapters)
+        directory.watch(lambda: self._links.announce(calls.adapter_set()))
+        self._metrics.adapters(
+            num_resident=lambda: sum(state.resident for state in self._engine.adapters()),
+            host_bytes=lambda: directory.host_bytes,
+        )
+        return directory, calls
+
+    async def _load_configured(self, directory: AdapterDirectory) -> None:
+        for name, adapter in self._config.lora.adapters.items():
+            try:
+                await directory.load(name, adapter.path, adapter.tenants)
+            except AdapterRefused as refused:
+                raise WorkerStartError(f"worker.lora.adapters.{name}: {refused.message}") from refused
 
     def _wake_engine(self) -> None:
         if self._thread is not None:

@@ -3,8 +3,11 @@
 Its tokenizer knows each byte as a token, so any text can be a prompt.
 """
 
+import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,8 +16,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from hicache.tiers.device import DevicePool, LayerShape
 from worker.batch import Batch, Executor, SampledToken, TextStreamFactory
-from worker.config import CacheConfig
-from worker.engine.fake import FakeExecutor, NumberText
+from worker.config import CacheConfig, EngineConfig
+from worker.engine.fake import FakeAdapters, FakeExecutor, FakeTicket, NumberText
+from worker.lora.errors import AdapterError
+from worker.lora.model_adapters import LoadObserver
+from worker.lora.weights import AdapterWeights, LowRank
 from worker.model.info import ModelInfo
 
 NUM_BYTES = 256
@@ -36,12 +42,53 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def write_fake_adapter(folder: Path, revision: str, rank: int = 4) -> str:
+    """Write an adapter that a FakeModel reads; return its folder. Its revision is what it computes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "fake_adapter.json").write_text(json.dumps({"revision": revision, "rank": rank}))
+    return str(folder)
+
+
+class FakeModelAdapters(FakeAdapters):
+    """Fits `worker.lora.model_adapters.ModelAdapters`."""
+
+    def __init__(self) -> None:
+        super().__init__(num_places=4)
+        self.reading = threading.Event()  # cleared, it makes whoever reads wait
+        self.reading.set()
+        self.kept: set[str] = set()
+
+    def read(self, folder: Path) -> AdapterWeights:
+        self.reading.wait()
+        try:
+            told = json.loads((folder / "fake_adapter.json").read_text())
+        except OSError as error:
+            raise AdapterError("fake_adapter.json", f"missing in {folder}") from error
+        low_rank = LowRank(torch.zeros(told["rank"], 4), torch.zeros(4, told["rank"]), 1.0)
+        return AdapterWeights(told["revision"], {"layers.0.q_proj": low_rank, "layers.0.v_proj": low_rank})
+
+    def add(self, weights: AdapterWeights) -> None:
+        self.kept.add(weights.revision)
+
+    def load(self, revision: str, place: int) -> FakeTicket:
+        assert revision in self.kept, f"the weights of {revision} are not here"
+        return super().load(revision, place)
+
+    def forget(self, revision: str, place: int | None) -> None:
+        self.kept.discard(revision)
+        super().forget(revision, place)
+
+    def close(self) -> None:
+        self.reading.set()
+
+
 @dataclass(frozen=True)
 class FakeModel:
     """Fits `worker.app.ServedModel`."""
 
     context_length: int = 4096
     text: TextStreamFactory = field(default_factory=NumberText)
+    lora: FakeModelAdapters = field(default_factory=FakeModelAdapters)
 
     @property
     def info(self) -> ModelInfo:
@@ -63,7 +110,10 @@ class FakeModel:
         return DevicePool([LayerShape(1, 1, 1)], num_slots, torch.float32, "cpu")
 
     def executor(self, pool: DevicePool) -> Executor:
-        return FakeExecutor(pool.num_slots, VOCAB_SIZE)
+        return FakeExecutor(pool.num_slots, VOCAB_SIZE, self.lora)
+
+    def adapters(self, config: EngineConfig, on_done: Callable[[], None], observer: LoadObserver) -> FakeModelAdapters:
+        return self.lora
 
 
 class Pace:

@@ -40,11 +40,13 @@ class Gateway:
     """The gateway's end of one link: sends submits and cancels, collects the news of each sequence."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._channel = grpc.aio.insecure_channel(address)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._call = self.stub.Connect()
         self.news: list[worker_pb2.SequenceOutput] = []
         self.sizes: list[int] = []  # how many sequences each message has news of
+        self.adapters: list[worker_pb2.AdapterSet] = []  # as they were told, the last one is true
         self._arrived = asyncio.Condition()
         self._reader = asyncio.create_task(self._read())
 
@@ -56,13 +58,16 @@ class Gateway:
         max_new_tokens: int = 4,
         timeout_ms: int = 0,
         adapter: str = "",
+        adapter_revision: str = "",
+        tenant: str = "acme",
     ) -> None:
         submit = worker_pb2.Submit(
             sequence_id=sequence_id,
             request_id=f"r{sequence_id}",
             prompt=[worker_pb2.PromptSegment(extra_key=extra_key, token_ids=tokens)],
-            tenant="acme",
+            tenant=tenant,
             adapter=adapter,
+            adapter_revision=adapter_revision,
             sampling=inference_pb2.SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True),
             timeout_ms=timeout_ms,
         )
@@ -106,7 +111,10 @@ class Gateway:
         async for message in self._call:
             async with self._arrived:
                 self.news.extend(message.outputs)
-                self.sizes.append(len(message.outputs))
+                if message.outputs:
+                    self.sizes.append(len(message.outputs))
+                if message.HasField("adapters"):
+                    self.adapters.append(message.adapters)
                 self._arrived.notify_all()
 
 

@@ -103,7 +103,7 @@ async def test_a_submit_without_a_whole_extra_key_is_refused_and_the_stream_goes
 async def test_an_adapter_that_is_not_loaded_is_not_found() -> None:
     async with running_worker(config()) as (_, addresses):
         gateway = Gateway(addresses.grpc)
-        await gateway.submit(1, [1, 2, 3], adapter="poet")
+        await gateway.submit(1, [1, 2, 3], adapter="poet", adapter_revision="r1")
         end = await gateway.end(1)
         await gateway.close()
 

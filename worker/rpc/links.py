@@ -23,6 +23,7 @@ class Link:
         self.live: set[int] = set()  # the gateway's ids of sequences whose end is not delivered to this link yet
         self._waiting: dict[int, worker_pb2.SequenceOutput] = {}
         self._load: worker_pb2.WorkerLoad | None = None
+        self._adapters: worker_pb2.AdapterSet | None = None  # as they are now, if the gateway has not been told
         self._news = asyncio.Event()
         self._closed = False
 
@@ -43,6 +44,11 @@ class Link:
         """The load travels with the next news; alone it is not worth a message."""
         self._load = load
 
+    def report_adapters(self, adapters: worker_pb2.AdapterSet) -> None:
+        """The worker has other adapters than the gateway was last told."""
+        self._adapters = adapters
+        self._news.set()
+
     def close(self) -> None:
         self._closed = True
         self._news.set()
@@ -53,8 +59,9 @@ class Link:
             await self._news.wait()
             self._news.clear()
             outputs, self._waiting = self._waiting, {}
-            if outputs:
-                yield worker_pb2.ConnectResponse(outputs=outputs.values(), load=self._load)
+            adapters, self._adapters = self._adapters, None
+            if outputs or adapters is not None:
+                yield worker_pb2.ConnectResponse(outputs=outputs.values(), load=self._load, adapters=adapters)
             if self._closed and not self._waiting:
                 return
 
@@ -65,11 +72,13 @@ class Links:
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
         self._next_id = 0
+        self._adapters = worker_pb2.AdapterSet()
 
     def open(self) -> Link:
         link = Link(self._next_id)
         self._links[link.link_id] = link
         self._next_id += 1
+        link.report_adapters(self._adapters)
         return link
 
     def close(self, link: Link) -> None:
@@ -79,6 +88,12 @@ class Links:
     def close_all(self) -> None:
         for link in list(self._links.values()):
             self.close(link)
+
+    def announce(self, adapters: worker_pb2.AdapterSet) -> None:
+        """Tell every gateway, and those that come later, which adapters there are now."""
+        self._adapters = adapters
+        for link in self._links.values():
+            link.report_adapters(adapters)
 
     def deliver(self, outputs: Sequence[SequenceOutput], load: Load) -> None:
         """Hand one engine step's outputs to the links they belong to."""

@@ -12,6 +12,8 @@ import structlog
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.engine.ports import Request, SequenceId
 from worker.errors import Failure, FailureCode
+from worker.rpc.adapter_calls import AdapterCalls
+from worker.rpc.adapters import AdapterDirectory
 from worker.rpc.links import Link, Links
 from worker.rpc.translate import RefusedSubmit, error_message, request_from
 
@@ -29,10 +31,19 @@ class Submissions(Protocol):
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Answers gateways. Owns no sequence: a link that ends cancels what it still has running."""
 
-    def __init__(self, model: worker_pb2.GetModelResponse, engine: Submissions, links: Links) -> None:
+    def __init__(
+        self,
+        model: worker_pb2.GetModelResponse,
+        engine: Submissions,
+        links: Links,
+        adapters: AdapterDirectory,
+        adapter_calls: AdapterCalls,
+    ) -> None:
         self._model = model
         self._engine = engine
         self._links = links
+        self._adapters = adapters
+        self._adapter_calls = adapter_calls
 
     async def GetModel(
         self,
@@ -40,6 +51,27 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         context: grpc.aio.ServicerContext[worker_pb2.GetModelRequest, worker_pb2.GetModelResponse],
     ) -> worker_pb2.GetModelResponse:
         return self._model
+
+    async def LoadAdapter(
+        self,
+        request: worker_pb2.LoadAdapterRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.LoadAdapterRequest, worker_pb2.LoadAdapterResponse],
+    ) -> worker_pb2.LoadAdapterResponse:
+        return await self._adapter_calls.load(request, context)
+
+    async def UnloadAdapter(
+        self,
+        request: worker_pb2.UnloadAdapterRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.UnloadAdapterRequest, worker_pb2.UnloadAdapterResponse],
+    ) -> worker_pb2.UnloadAdapterResponse:
+        return await self._adapter_calls.unload(request, context)
+
+    async def ListAdapters(
+        self,
+        request: worker_pb2.ListAdaptersRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.ListAdaptersRequest, worker_pb2.ListAdaptersResponse],
+    ) -> worker_pb2.ListAdaptersResponse:
+        return self._adapter_calls.list_all()
 
     async def Connect(
         self,
@@ -80,7 +112,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             return
         link.live.add(submit.sequence_id)
         try:
-            request = request_from(submit, (link.link_id, submit.sequence_id), time.monotonic())
+            request = request_from(submit, (link.link_id, submit.sequence_id), time.monotonic(), self._adapters)
         except RefusedSubmit as refused:
             self._refuse(link, submit, refused.failure)
         except Exception:  # noqa: BLE001 - outermost for one request: the stream of all the others goes on

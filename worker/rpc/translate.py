@@ -5,6 +5,7 @@ would break the cache's promises (every segment must carry its extra key) and wh
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -38,18 +39,22 @@ class RefusedSubmit(Exception):
         self.failure = failure
 
 
-def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float) -> Request:
+class AdapterLookup(Protocol):
+    """The adapters that this worker has."""
+
+    def has(self, name: str, revision: str, tenant: str) -> bool: ...
+
+
+def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float, adapters: AdapterLookup) -> Request:
     """Return the engine's request for `submit`, received at `now` on the engine's clock (seconds).
 
     Raises RefusedSubmit for a segment without its extra key and for an adapter that this worker does not have.
     """
-    if submit.adapter:
-        # Adapters enter through a directory of loaded revisions; this worker has none.
-        raise RefusedSubmit(Failure(FailureCode.NOT_FOUND, f"adapter {submit.adapter!r} is not loaded here", "adapter"))
+    _check_adapter(submit, adapters)
     return Request(
         sequence_id=sequence_id,
         request_id=submit.request_id,
-        key=_prefix_key(submit.prompt),
+        key=_prefix_key(submit.prompt, submit.adapter_revision),
         params=_sampling_params(submit.sampling),
         tenant=submit.tenant,
         adapter=submit.adapter,
@@ -89,17 +94,27 @@ def load_message(load: Load) -> worker_pb2.WorkerLoad:
     )
 
 
-def _prefix_key(segments: Sequence[worker_pb2.PromptSegment]) -> PrefixKey:
+def _check_adapter(submit: worker_pb2.Submit, adapters: AdapterLookup) -> None:
+    """Half an adapter would be computed by other weights than its KV is filed under: refuse it."""
+    if bool(submit.adapter) != bool(submit.adapter_revision):
+        missing = "adapter_revision" if submit.adapter else "adapter"
+        raise RefusedSubmit(_invalid("adapter and adapter_revision are required together", missing))
+    if submit.adapter and not adapters.has(submit.adapter, submit.adapter_revision, submit.tenant):
+        # The same for one that is another tenant's.
+        raise RefusedSubmit(Failure(FailureCode.NOT_FOUND, f"adapter {submit.adapter!r} is not loaded here", "adapter"))
+
+
+def _prefix_key(segments: Sequence[worker_pb2.PromptSegment], adapter_revision: str) -> PrefixKey:
     if not segments:
         raise RefusedSubmit(_invalid("the prompt has no segment", "prompt"))
-    parts = tuple(_segment(segment, index) for index, segment in enumerate(segments))
+    parts = tuple(_segment(segment, index, adapter_revision) for index, segment in enumerate(segments))
     try:
         return PrefixKey(parts)
     except InvalidKeyError as error:
         raise RefusedSubmit(_invalid(str(error), "prompt")) from error
 
 
-def _segment(segment: worker_pb2.PromptSegment, index: int) -> Segment:
+def _segment(segment: worker_pb2.PromptSegment, index: int, adapter_revision: str) -> Segment:
     if len(segment.extra_key) != EXTRA_KEY_BYTES:
         raise RefusedSubmit(
             _invalid(
@@ -107,8 +122,8 @@ def _segment(segment: worker_pb2.PromptSegment, index: int) -> Segment:
                 f"prompt[{index}].extra_key",
             )
         )
-    # The revision applied is that of the base model's own weights: no adapter takes part.
-    return Segment(Namespace(segment.extra_key), np.array(segment.token_ids, dtype=np.int32))
+    # Whatever the extra key says: KV is filed under the weights that compute it.
+    return Segment(Namespace(segment.extra_key, adapter_revision), np.array(segment.token_ids, dtype=np.int32))
 
 
 def _sampling_params(message: inference_pb2.SamplingParams) -> SamplingParams:

@@ -81,7 +81,7 @@ async def test_news_for_a_link_that_is_gone_is_dropped() -> None:
     links.close_all()
 
     assert newer.link_id != gone.link_id
-    assert [message async for message in newer.messages()] == []
+    assert [output for message in [each async for each in newer.messages()] for output in message.outputs] == []
 
 
 async def test_a_closed_link_still_says_what_it_had_to_say() -> None:
@@ -94,3 +94,34 @@ async def test_a_closed_link_still_says_what_it_had_to_say() -> None:
     messages = [message async for message in link.messages()]
 
     assert [list(output.token_ids) for message in messages for output in message.outputs] == [[5]]
+
+
+def adapter_set(*names: str) -> worker_pb2.AdapterSet:
+    return worker_pb2.AdapterSet(adapters=[worker_pb2.Adapter(name=name) for name in names])
+
+
+async def test_the_first_message_tells_the_adapters_even_if_there_are_none() -> None:
+    links = Links()
+    first = await next_message(links.open().messages())
+    assert first.HasField("adapters")
+    links.announce(adapter_set("poet"))
+    second = await next_message(links.open().messages())
+    assert second.adapters == adapter_set("poet")
+
+
+async def test_each_change_of_the_adapters_is_told_and_the_last_one_counts() -> None:
+    links = Links()
+    link = links.open()
+    link.live.add(1)
+    messages = link.messages()
+    await next_message(messages)
+
+    links.announce(adapter_set("poet"))
+    links.announce(adapter_set("poet", "painter"))
+    links.deliver([SequenceOutput((link.link_id, 1), token_ids=(5,))], LOAD)
+
+    message = await next_message(messages)
+    assert message.adapters == adapter_set("poet", "painter")
+    assert len(message.outputs) == 1
+    links.deliver([SequenceOutput((link.link_id, 1), token_ids=(6,))], LOAD)
+    assert not (await next_message(messages)).HasField("adapters")

@@ -7,11 +7,23 @@ from hicache.cache import Hit
 from hicache.keys import Namespace
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import TokenLogprobs
-from worker.engine.ports import Admission, FinishReason, SequenceOutput
+from worker.engine.ports import Admission, FinishReason, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
-from worker.rpc.translate import RefusedSubmit, output_message, request_from
+from worker.rpc import translate
+from worker.rpc.translate import RefusedSubmit, output_message
 
 KEY = bytes(range(16))
+
+
+class Poet:
+    """The adapters of a worker that has one, of one tenant."""
+
+    def has(self, name: str, revision: str, tenant: str) -> bool:
+        return (name, revision, tenant) == ("poet", "r1", "acme")
+
+
+def request_from(message: worker_pb2.Submit, sequence_id: SequenceId, now: float) -> Request:
+    return translate.request_from(message, sequence_id, now, Poet())
 
 
 def submit(**changes: Any) -> worker_pb2.Submit:
@@ -90,10 +102,41 @@ def test_two_segments_of_one_namespace_are_refused() -> None:
 
 
 def test_an_adapter_that_is_not_loaded_is_not_found() -> None:
-    failure = refusal(submit(adapter="poet"))
+    failure = refusal(submit(adapter="painter", adapter_revision="r1"))
 
     assert (failure.code, failure.field) == (FailureCode.NOT_FOUND, "adapter")
-    assert "poet" in failure.message
+    assert "painter" in failure.message
+
+
+def test_a_request_for_an_adapter_computes_and_is_cached_under_its_revision() -> None:
+    segments = [worker_pb2.PromptSegment(extra_key=key, token_ids=[1, 2]) for key in (KEY, bytes(16))]
+    request = request_from(submit(prompt=segments, adapter="poet", adapter_revision="r1"), (1, 7), now=0.0)
+
+    assert (request.adapter, request.adapter_revision) == ("poet", "r1")
+    assert [segment.namespace.adapter_revision for segment in request.key.segments] == ["r1", "r1"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"adapter_revision": "r2"}, {"tenant": "other"}], ids=["other revision", "other tenant"]
+)
+def test_an_adapter_of_others_is_refused_in_the_words_for_one_that_is_not_there(changes: dict[str, str]) -> None:
+    missing = refusal(submit(adapter="poem", adapter_revision="r1"))
+    named = {"adapter": "poet", "adapter_revision": "r1", **changes}
+
+    failure = refusal(submit(**named))
+
+    assert failure == Failure(missing.code, missing.message.replace("poem", "poet"), missing.field)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [({"adapter": "poet"}, "adapter_revision"), ({"adapter_revision": "r1"}, "adapter")],
+    ids=["name alone", "revision alone"],
+)
+def test_half_an_adapter_is_refused(changes: dict[str, str], missing: str) -> None:
+    failure = refusal(submit(**changes))
+
+    assert (failure.code, failure.field) == (FailureCode.INVALID_ARGUMENT, missing)
 
 
 def test_news_of_a_sequence_carries_the_gateways_own_id() -> None:
