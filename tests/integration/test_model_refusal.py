@@ -18,7 +18,7 @@ from worker.model.progress import SilentProgress
 from worker.model.rotary import pin_rotary
 
 torch.set_num_threads(1)
-STATE = "keep a state"
+STATE = "which keep a state"
 OWN = "attention code of its own"
 ENCODER_DECODER = "an encoder-decoder model"
 ENCODER = "an encoder, in which tokens look ahead"
@@ -30,7 +30,8 @@ REFUSED: Mapping[str, str] = {
     "zamba2": STATE, "falcon_h1": STATE, "nemotron_h": STATE, "granitemoehybrid": STATE, "recurrent_gemma": STATE,
     "rwkv": STATE, "xlstm": STATE, "qwen3_next": STATE, "qwen3_5_text": STATE, "minimax": STATE,
     "kimi_linear": STATE, "olmo_hybrid": STATE,
-    "deepseek_v4": "compressed_sparse_attention", "deepseek_v32": "index", "glm_moe_dsa": "index",
+    "deepseek_v4": "compressed_sparse_attention",
+    "deepseek_v32": "indexed_attention", "glm_moe_dsa": "indexed_attention",
     "llama4_text": "chunked_attention, which see a chunk of the text",
     "falcon": OWN, "bloom": OWN, "mpt": OWN, "gpt_neo": OWN, "xglm": OWN, "openai-gpt": OWN, "xlnet": OWN,
     "t5": ENCODER_DECODER, "bart": ENCODER_DECODER, "mbart": ENCODER_DECODER, "whisper": ENCODER_DECODER,
