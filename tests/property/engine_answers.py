@@ -1,39 +1,81 @@
 """What an engine owes a request, whatever happened: the answer it would get alone on an empty cache, or a failure."""
 
+import random
+from dataclasses import replace
 from functools import cache
 
-from tests.unit.worker.engine.harness import VOCAB, Rig
+from tests.unit.worker.engine.harness import EOS, VOCAB, Rig
 from worker.engine import FinishReason, Request
-from worker.engine.fake import continuation
+from worker.engine.branches import branch_seed
+from worker.engine.fake import continuation, prompt_scores
+from worker.engine.fake_constraint import FakeConstraint
 from worker.errors import Failure, FailureCode
 
 MAX_NEW_TOKENS = 24
 FAILURES = {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED, FailureCode.INTERNAL}
 
 
+def varied(request: Request, seed: int) -> Request:
+    """Return `request` as it is, or for several completions, with scores of its prompt, held to a constraint."""
+    dice = random.Random(seed)
+    n = dice.choice([1, 1, 1, 1, 2, 3, 6])
+    scores = dice.choice([None, None, None, None, 0])
+    params = replace(request.params, n=n, prompt_logprobs=scores, seed=dice.choice([0, dice.getrandbits(64)]))
+    constraint = None
+    if dice.random() < 0.2:
+        breaks_at = dice.randrange(8) if dice.random() < 0.2 else None
+        constraint = FakeConstraint(EOS, length=dice.randrange(1, 12), breaks_at=breaks_at)
+    return replace(request, params=params, constraint=constraint)
+
+
 def assert_true_answers(rig: Rig, requests: dict[int, Request]) -> None:
-    """Every request, by its number, got one end, and up to it the true tokens and counts that add up."""
+    """Every request, by its number, got one end of each completion, and up to it the true tokens and counts."""
     for number, request in requests.items():
         _assert_true_answer(rig, number, request)
-    assert len(rig.observer.outcomes) == len(requests)
+    ends = [output for outputs in rig.outputs.values() for output in outputs if output.finish is not None]
+    assert len(rig.observer.outcomes) == len(ends)
 
 
 def _assert_true_answer(rig: Rig, number: int, request: Request) -> None:
-    finish = rig.finish(number)
-    tokens = rig.tokens(number)
-    assert tokens == _expected(tuple(request.key.token_ids.tolist()))[: len(tokens)]
-    if finish is FinishReason.LENGTH:
-        assert len(tokens) == request.params.max_new_tokens
-    else:
-        assert isinstance(finish, Failure)
-        assert finish.code in FAILURES
-    if tokens:
+    begun = {output.index for output in rig.outputs[0, number]}
+    failed = any(isinstance(rig.finish(number, index), Failure) for index in begun)
+    assert begun <= set(range(request.params.n))
+    assert failed or len(begun) == request.params.n
+    for index in begun:
+        _assert_true_completion(rig, number, index, request)
+    tokens = tuple(request.key.token_ids.tolist())
+    if request.params.prompt_logprobs is not None:
+        scores = rig.scores(number)
+        assert scores == _scores(tokens)[: len(scores)]
+        assert len(scores) == len(tokens) - 1 or not rig.tokens(number)
+    if rig.tokens(number):
         admission = rig.admission(number)
         assert admission.prompt_tokens == len(request.key)
         assert 0 <= admission.hit.total < len(request.key)
         assert min(admission.hit.device, admission.hit.host, admission.hit.storage) >= 0
 
 
+def _assert_true_completion(rig: Rig, number: int, index: int, request: Request) -> None:
+    constraint, finish, tokens = request.constraint, rig.finish(number, index), rig.tokens(number, index)
+    assert constraint is None or isinstance(constraint, FakeConstraint)
+    seed = branch_seed(request.params.seed, index)
+    assert tokens == _expected(tuple(request.key.token_ids.tolist()), seed, constraint is not None)[: len(tokens)]
+    if isinstance(finish, Failure):
+        breaks = constraint is not None and constraint.breaks_at is not None
+        assert finish.code in (FAILURES | {FailureCode.INVALID_ARGUMENT} if breaks else FAILURES)
+        return
+    longest = request.params.max_new_tokens
+    whole = longest + 1 if constraint is None else constraint.length
+    assert len(tokens) == min(longest, whole)
+    assert finish is (FinishReason.STOP if whole <= longest else FinishReason.LENGTH)
+
+
 @cache
-def _expected(tokens: tuple[int, ...]) -> list[int]:
-    return continuation(tokens, MAX_NEW_TOKENS, VOCAB)
+def _expected(tokens: tuple[int, ...], seed: int, is_constrained: bool) -> list[int]:
+    constraint = FakeConstraint(EOS, length=MAX_NEW_TOKENS) if is_constrained else None
+    return continuation(tokens, MAX_NEW_TOKENS, VOCAB, seed=seed, constraint=constraint)
+
+
+@cache
+def _scores(tokens: tuple[int, ...]) -> list[object]:
+    return [*prompt_scores(tokens)]

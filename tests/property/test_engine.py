@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers
+from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers, varied
 from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, Rig, make_request
 from worker.config import EngineConfig
 from worker.engine import Request
@@ -52,6 +52,7 @@ class World:
             priority=int(self.rng.integers(0, 3)),
             deadline=self.rig.now + float(self.rng.integers(1, 60)) if self.rng.random() < 0.2 else None,
         )
+        request = varied(request, int(self.rng.integers(1 << 32)))
         self.requests[number] = request
         self.rig.submit(request)
 

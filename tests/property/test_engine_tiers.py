@@ -15,7 +15,7 @@ from hicache.host import WriteBack, WriteThrough
 from hicache.keys import PrefixKey, Segment
 from hicache.radix.shares import Share
 from hicache.storage.memory import MemoryStore
-from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers
+from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers, varied
 from tests.property.tiers import WatchedStore
 from tests.unit.worker.engine.harness import TENANT_A, TENANT_B, make_request
 from tests.unit.worker.engine.tiered_rig import NAME_TOKENS, TieredRig
@@ -122,7 +122,8 @@ class World:
             tenant=tenant,
             deadline=self.rig.now + self.random.randint(1, 60) if self.random.random() < 0.2 else None,
         )
-        self.requests[number] = request = replace(request, key=self._draw_key(tenant))
+        request = varied(replace(request, key=self._draw_key(tenant)), self.random.getrandbits(32))
+        self.requests[number] = request
         self.rig.submit(request)
 
     def step(self) -> None:
