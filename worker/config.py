@@ -56,6 +56,9 @@ class EngineConfig:
     # tenant may start before it is the next one's turn.
     cached_token_cost: Annotated[float, Ge(0), Le(1)] = 0.1
     fair_quantum_tokens: PositiveInt = 2048
+    # Prompt tokens of one forward pass while a tenant that floods this worker is not alone here: the longer a pass, the
+    # longer everybody else waits for its end.
+    contested_prompt_tokens: PositiveInt = 128
     # Who waits longer may go before others of its tenant whose prefix is cached, and of higher priority, now and then.
     max_wait_s: PositiveFloat = 10.0
     # A sequence starts only when this many tokens beyond its prompt have slots as well, for itself and for each one

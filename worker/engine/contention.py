@@ -3,12 +3,14 @@
 Knows numbers of tokens and pauses; who fits and who pauses is decided elsewhere.
 """
 
+from collections.abc import Iterable
+
 from worker.engine.sequence import Sequence
 
 MAX_PAUSES = 4
 """How many running sequences may pause for one that waits, as long as that waits."""
 MAX_LOOKS = 8
-"""How many are looked at in one step behind one that doesn't fit."""
+"""How many tenants are looked at in one step for whose first one there is no room."""
 
 
 class Contention:
@@ -27,17 +29,19 @@ class Contention:
         self._pauses[sequence.order] = self._pauses.get(sequence.order, 0) + 1
 
     def blocked(self, sequence: Sequence, num_slots: int) -> None:
-        """It is first and doesn't fit, with so many slots to get. Others may have as many before it, once."""
+        """It is its tenant's first and finds no room, with so many slots to get. Others may have as many before it."""
         self._patience.setdefault(sequence.order, num_slots)
 
-    def may_overtake(self, sequence: Sequence, blocked: Sequence, num_slots: int) -> bool:
-        """Whether `sequence`, which needs so many slots, may start before one that was `blocked`."""
-        if sequence.request.tenant == blocked.request.tenant or sequence.request.priority < blocked.request.priority:
-            return False
-        return num_slots <= self._patience[blocked.order]
+    def may_overtake(self, sequence: Sequence, blocked: Iterable[Sequence], num_slots: int) -> bool:
+        """Whether `sequence`, which needs so many slots, may start before all that are `blocked`."""
+        return all(
+            sequence.request.priority >= other.request.priority and num_slots <= self._patience[other.order]
+            for other in blocked
+        )
 
-    def overtook(self, blocked: Sequence, num_slots: int) -> None:
-        self._patience[blocked.order] -= num_slots
+    def overtook(self, blocked: Iterable[Sequence], num_slots: int) -> None:
+        for other in blocked:
+            self._patience[other.order] -= num_slots
 
     def forget(self, sequence: Sequence) -> None:
         """It doesn't wait any more. Harmless if it is not known."""

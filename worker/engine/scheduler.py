@@ -6,6 +6,7 @@ sequences from the waiting line start, as many as places, slots and budget allow
 """
 
 from bisect import insort
+from collections.abc import Mapping
 from operator import attrgetter
 
 from hicache.cache import PrefixCache
@@ -15,11 +16,12 @@ from worker.engine.adapters import AdapterPlaces
 from worker.engine.contention import MAX_LOOKS, Contention
 from worker.engine.inflight import InFlightPrefixes
 from worker.engine.ports import Admission
+from worker.engine.prompts import PromptShares
 from worker.engine.sequence import Sequence
-from worker.engine.shares import Shares, allowances
+from worker.engine.shares import Shares
 from worker.engine.slots import SlotBudget
 from worker.engine.step import Chunk, Committed, Step
-from worker.engine.waiting import KnownHits, WaitingLine
+from worker.engine.waiting import Front, KnownHits, WaitingLine
 
 _PRECEDENCE = attrgetter("precedence")
 
@@ -91,6 +93,7 @@ class Scheduler:
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
+        self._prompts = PromptShares(config.max_chunk_tokens, config.contested_prompt_tokens)
         self._running: list[Sequence] = []  # ascending by precedence
 
     @property
@@ -107,6 +110,7 @@ class Scheduler:
         Only this once: what a sequence had when it paused was on the device, and is there or on the host yet, or was
         taken for others.
         """
+        self._prompts.seen(sequence.request.tenant, now)
         sequence.prefetch = self._cache.prefetch(
             sequence.key, now=now, max_tokens=sequence.max_cached_tokens, tenant=sequence.request.tenant
         )
@@ -136,8 +140,9 @@ class Scheduler:
         """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
         draft = _Draft(self._config.max_step_tokens)
         self._pause_for_adapters(draft, now)
-        catching_up = self._continue_running(draft, now)
-        self._start_waiting(draft, now)
+        front = self._line.front()
+        catching_up = self._continue_running(draft, front, now)
+        self._start_waiting(draft, front, now)
         self._use_rest(catching_up, draft, now)
         return draft.step()
 
@@ -186,7 +191,7 @@ class Scheduler:
             for sequence in [each for each in self._running if each.request.adapter_revision in overdue]:
                 self._pause(sequence, draft, now)
 
-    def _continue_running(self, draft: _Draft, now: float) -> list[Sequence]:
+    def _continue_running(self, draft: _Draft, front: Mapping[str, Front], now: float) -> list[Sequence]:
         """Let those go on that run; return those that lack more than one token.
 
         What the step has for these is divided among tenants, those included that wait to start.
@@ -198,13 +203,15 @@ class Scheduler:
         for sequence in decoding:
             if sequence.lease is not None:  # else it was paused for one of those before it
                 self._continue(sequence, 1, draft, now)
-        if not catching_up:
-            return catching_up
-        allowed = allowances(catching_up, self._line.front(), draft.budget, self._config.max_chunk_tokens)
+        allowed = self._prompts.divide(draft.budget, catching_up, front, now)
+        draft.budget -= allowed.withheld
         for sequence in catching_up:
             whose = (sequence.request.priority, sequence.request.tenant)
-            if sequence.lease is not None and allowed[whose]:
-                allowed[whose] -= self._continue(sequence, allowed[whose], draft, now)
+            # The first by precedence goes on whoever waits: only it has others pause, in the end itself.
+            most = max(allowed.tokens[whose], int(sequence in self._running[:1]))
+            if sequence.lease is not None and most:
+                used = self._continue(sequence, most, draft, now)
+                allowed.tokens[whose] = max(0, allowed.tokens[whose] - used)
         return catching_up
 
     def _continue(self, sequence: Sequence, max_tokens: int, draft: _Draft, now: float) -> int:
@@ -222,10 +229,11 @@ class Scheduler:
         for sequence in catching_up:
             if draft.budget == 0:
                 return
-            if sequence.lease is None or sequence.scores or not self._is_ready(sequence, draft):
+            if sequence.lease is None or not self._is_ready(sequence, draft):
                 continue
             has = draft.num_tokens(sequence)
-            wanted = min(sequence.num_missing, self._config.max_chunk_tokens, has + draft.budget)
+            more = min(draft.budget, draft.scores) if sequence.scores else draft.budget
+            wanted = min(sequence.num_missing, self._config.max_chunk_tokens, has + more)
             if wanted > has and self._slots.secure(sequence, wanted, now):
                 draft.drop(sequence)
                 draft.add(sequence, wanted)
@@ -277,7 +285,7 @@ class Scheduler:
         while not self._slots.secure(sequence, num_tokens, now):
             if self._slots.will_come(sequence, num_tokens):
                 return False
-            victim = self._slots.whom_to_pause(sequence, self._running)
+            victim = self._slots.whom_to_pause(sequence, self._running, self._shares(self._line.front()))
             self._pause(victim, draft, now)
             # Alone and out of slots it holds duplicates of what the cache has; it starts again without them, and fits.
             if victim is sequence:
@@ -304,40 +312,42 @@ class Scheduler:
             if not lease.loading:
                 lease.commit(sequence.known_key(num_computed), now=now)
 
-    def _start_waiting(self, draft: _Draft, now: float) -> None:
-        blocked: Sequence | None = None  # the first one that doesn't fit
-        num_looks = 0
-        for sequence in self._line.candidates(now, lambda waiting: self._is_ready_to_start(waiting, now)):
-            if draft.budget == 0 or num_looks == MAX_LOOKS:
+    def _start_waiting(self, draft: _Draft, front: Mapping[str, Front], now: float) -> None:
+        blocked: dict[str, Sequence] = {}  # by tenant, the first one for which there is no room
+
+        def is_ready(sequence: Sequence) -> bool:
+            return sequence.request.tenant not in blocked and self._is_ready_to_start(sequence, now)
+
+        for sequence in self._line.candidates(now, is_ready):
+            if draft.budget == 0:
                 return
             if sequence.scores and draft.scores == 0:
                 continue
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
             if self._in_flight.follow(sequence, self._hits.of(sequence).device):
                 continue
-            if not self._has_place(sequence, draft, now):
-                return
             num_slots = self._slots.lacking(sequence, self._hits.of(sequence).device)
-            if blocked is None:
-                if not (self._has_slots(sequence, draft, now) and self._start(sequence, draft, now)):
-                    blocked = sequence
-                    self._contention.blocked(sequence, num_slots)
-                    self._cache.prepare(num_slots, now=now)
-                continue
-            num_looks += 1
-            # Who is first and doesn't fit is overtaken by a few smaller ones of others, not by all, for ever.
+            # Who is first and finds no room is overtaken by others now and then, not for ever.
             if (
-                self._contention.may_overtake(sequence, blocked, num_slots)
-                and self._slots.fits(sequence, self._hits.of(sequence).device, self._running)
+                self._contention.may_overtake(sequence, blocked.values(), num_slots)
+                and self._has_place(sequence, draft, front, now)
+                and self._has_slots(sequence, draft, front, now)
                 and self._start(sequence, draft, now)
             ):
-                self._contention.overtook(blocked, num_slots)
+                self._contention.overtook(blocked.values(), num_slots)
+                continue
+            if not blocked and self.num_running < self._config.max_running:
+                self._cache.prepare(num_slots, now=now)
+            self._contention.blocked(sequence, num_slots)
+            blocked[sequence.request.tenant] = sequence
+            if len(blocked) == min(MAX_LOOKS, len(front)):
+                return
 
-    def _has_place(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+    def _has_place(self, sequence: Sequence, draft: _Draft, front: Mapping[str, Front], now: float) -> bool:
         """Whether one more can run. If others have more than their share of the places, one of them pauses for it."""
         if self.num_running < self._config.max_running:
             return True
-        shares = self._shares()
+        shares = self._shares(front)
         if not self._contention.may_pause_others(sequence) or not shares.has_place_for(sequence.request.tenant):
             return False
         victim = shares.gives_place_to(sequence)
@@ -345,11 +355,11 @@ class Scheduler:
             self._pause_for(sequence, victim, draft, now)
         return victim is not None
 
-    def _has_slots(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+    def _has_slots(self, sequence: Sequence, draft: _Draft, front: Mapping[str, Front], now: float) -> bool:
         """Whether a waiting sequence has slots to start. If others have more than their share of them, some pause."""
         hit_tokens = self._hits.of(sequence).device
         while not self._slots.fits(sequence, hit_tokens, self._running):
-            shares = self._shares()
+            shares = self._shares(front)
             needed = self._slots.lacking(sequence, hit_tokens)
             victim = shares.gives_slots_to(sequence)
             if (
@@ -365,8 +375,8 @@ class Scheduler:
         self._contention.paused_other(sequence)
         self._pause(victim, draft, now)
 
-    def _shares(self) -> Shares:
-        return Shares(self._running, self._line.front(), self._config.max_running, self._cache.num_slots)
+    def _shares(self, front: Mapping[str, Front]) -> Shares:
+        return Shares(self._running, front, self._config.max_running, self._cache.num_slots)
 
     def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
         if self._in_flight.is_following(sequence):

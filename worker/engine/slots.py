@@ -4,6 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from hicache.cache import PrefixCache
 from worker.engine.sequence import Sequence
+from worker.engine.shares import Shares
 
 
 class SlotBudget:
@@ -46,15 +47,21 @@ class SlotBudget:
         lacking = self._whole_pages(sequence.num_computed + num_tokens) - self._held(sequence)
         return 0 < lacking - self._cache.num_available_slots(sequence.request.tenant) <= returning
 
-    def whom_to_pause(self, sequence: Sequence, running: SequenceOf[Sequence]) -> Sequence:
+    def whom_to_pause(self, sequence: Sequence, running: SequenceOf[Sequence], shares: Shares) -> Sequence:
         """Return who has to give its slots up for `sequence`, which is one of `running`: it itself, if nobody else.
 
-        The last one does whose slots can be had: not what another tenant is promised. Whose tenant is promised slots
-        that it lacks, comes before older ones of others, too, but for the first.
+        The last one does whose slots can be had: not what another tenant is promised, nor what one that has no more
+        than its share would lose to one that has more. Whose tenant is promised slots that it lacks, comes before older
+        ones of others, too. All that holds but for the first, which gets whatever isn't promised.
         """
         place = running.index(sequence)
+        takes_more = place > 0 and shares.is_above(sequence.request.tenant)
         for other in reversed(running[place + 1 :]):
-            if other.request.tenant == sequence.request.tenant or not self._is_within_floor(other, running):
+            if other.request.tenant == sequence.request.tenant:
+                return other
+            if not self._is_within_floor(other, running) and not (
+                takes_more and not shares.is_above(other.request.tenant)
+            ):
                 return other
         if self._is_within_floor(sequence, running, self._cache.page_size):
             for other in reversed(running[1:place]):

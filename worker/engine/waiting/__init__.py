@@ -15,12 +15,12 @@ from worker.config import EngineConfig
 from worker.engine.waiting.among_tenants import TenantsLine
 from worker.engine.waiting.by_arrival import SortedLine, by_priority, first_come
 from worker.engine.waiting.hits import KnownHits
-from worker.engine.waiting.line import CachedPrefixes, Readiness, WaitingLine
+from worker.engine.waiting.line import CachedPrefixes, Front, Readiness, WaitingLine
 from worker.engine.waiting.service import FairService
 from worker.engine.waiting.turns import RoundRobin, Turns
 from worker.engine.waiting.within_tenant import DepthFirst, LongestCachedFirst, PrefixOrder, TenantQueue
 
-__all__ = ["CachedPrefixes", "KnownHits", "Readiness", "WaitingLine", "by_name"]
+__all__ = ["CachedPrefixes", "Front", "KnownHits", "Readiness", "WaitingLine", "by_name"]
 
 
 def by_name(name: str, config: EngineConfig, cached: CachedPrefixes) -> WaitingLine:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from worker.engine.sequence import Sequence
-from worker.engine.waiting.line import Readiness
+from worker.engine.waiting.line import Front, Readiness
 from worker.engine.waiting.turns import Turns
 from worker.engine.waiting.within_tenant import AGED_EVERY, TenantQueue
 
@@ -70,10 +70,11 @@ class TenantsLine:
             for queue in tuple(tenants.values()):
                 yield from queue.members()
 
-    def front(self) -> Mapping[str, Sequence]:
-        front: dict[str, Sequence] = {}
+    def front(self) -> Mapping[str, Front]:
+        front: dict[str, Front] = {}
         for priority in sorted(self._priorities):
-            front.update({tenant: next(queue.members()) for tenant, queue in self._priorities[priority].items()})
+            for tenant, queue in self._priorities[priority].items():
+                front[tenant] = Front(priority, queue.weight, queue.num_tokens)
         return front
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from worker.engine.sequence import Sequence
-from worker.engine.waiting.line import Readiness
+from worker.engine.waiting.line import Front, Readiness
 
 SortKey = Callable[[Sequence], tuple[Any, ...]]
 
@@ -32,12 +33,15 @@ class SortedLine:
     def members(self) -> Iterator[Sequence]:
         return iter(tuple(self._line))
 
-    def front(self) -> Mapping[str, Sequence]:
-        front: dict[str, Sequence] = {}
+    def front(self) -> Mapping[str, Front]:
+        front: dict[str, Front] = {}
         for sequence in self._line:
-            first = front.setdefault(sequence.request.tenant, sequence)
-            if sequence.request.priority > first.request.priority:
-                front[sequence.request.tenant] = sequence
+            request = sequence.request
+            known = front.get(request.tenant)
+            if known is None or request.priority > known.priority:
+                front[request.tenant] = Front(request.priority, request.weight, sequence.num_known)
+            elif request.priority == known.priority:
+                front[request.tenant] = replace(known, num_tokens=known.num_tokens + sequence.num_known)
         return front
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:

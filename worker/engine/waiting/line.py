@@ -1,11 +1,21 @@
 """What the scheduler asks of a waiting line, and what a line may ask about the cache. Shapes only."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from worker.engine.sequence import Sequence
 
 Readiness = Callable[[Sequence], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What one tenant has waiting at its highest priority."""
+
+    priority: int
+    weight: float
+    num_tokens: int  # of all those sequences
 
 
 class CachedPrefixes(Protocol):
@@ -47,8 +57,8 @@ class WaitingLine(Protocol):
         """Yield those waiting, in any order."""
         ...
 
-    def front(self) -> Mapping[str, Sequence]:
-        """Return one of each tenant's, of the highest priority that it has waiting."""
+    def front(self) -> Mapping[str, Front]:
+        """Return what waits of each tenant that has something waiting."""
         ...
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:

@@ -77,6 +77,7 @@ class FairService:
         account = self._active.get(tenant) or self._idle.pop(tenant, None) or _Account()
         if not account.num_waiting:
             account.level = max(account.level, self._joining_level(account))
+            self._turn = None  # who comes needn't wait for the end of another one's
         self._active[tenant] = account
         account.weight = sequence.request.weight
         account.num_waiting += 1

@@ -140,6 +140,8 @@ class TenantQueue:
         self._max_wait_s = max_wait_s
         self._paused: dict[int, Sequence] = {}  # by order
         self._new: dict[int, Sequence] = {}  # by order, in the order of arrival
+        self.weight = 1.0  # of the tenant, as the latest request has it
+        self.num_tokens = 0  # known of all those that wait
         self._starts_since_aged = 0
         self._aged: Sequence | None = None  # handed out because it waits too long
 
@@ -152,11 +154,14 @@ class TenantQueue:
         else:
             self._new[sequence.order] = sequence
             self._order.add(sequence)
+        self.weight = sequence.request.weight
+        self.num_tokens += sequence.num_known
 
     def remove(self, sequence: Sequence) -> None:
         if self._paused.pop(sequence.order, None) is None:
             del self._new[sequence.order]
             self._order.remove(sequence)
+        self.num_tokens -= sequence.num_known
 
     def started(self, sequence: Sequence) -> None:
         """A sequence that was removed runs."""
