@@ -4,6 +4,7 @@ Deciding what a request may do is the gateway's part, and whether it can be comp
 would break the cache's promises (every segment must carry its extra key) and which adapters this worker has.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -60,6 +61,7 @@ def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float,
         adapter=submit.adapter,
         deadline=now + submit.timeout_ms / 1000 if submit.timeout_ms > 0 else None,
         priority=submit.priority,
+        weight=_weight(submit.weight),
     )
 
 
@@ -92,6 +94,13 @@ def load_message(load: Load) -> worker_pb2.WorkerLoad:
         evictable_slots=load.evictable_slots,
         num_slots=load.num_slots,
     )
+
+
+def _weight(weight: float) -> float:
+    """Return a tenant's share against others; unset it is 1. One that is no share would spoil the turns of all."""
+    if not (math.isfinite(weight) and weight >= 0):
+        raise RefusedSubmit(_invalid(f"weight must be at least 0 and finite, not {weight}", "weight"))
+    return weight or 1.0
 
 
 def _check_adapter(submit: worker_pb2.Submit, adapters: AdapterLookup) -> None:

@@ -52,6 +52,16 @@ def test_a_submit_becomes_a_request_in_its_namespace() -> None:
     assert (request.tenant, request.deadline, request.priority) == ("acme", 11.5, 2)
 
 
+@pytest.mark.parametrize(("sent", "weight"), [(0.0, 1.0), (0.5, 0.5), (3.0, 3.0)])
+def test_a_tenants_weight_arrives_and_is_one_if_it_is_not_set(sent: float, weight: float) -> None:
+    assert request_from(submit(weight=sent), (1, 7), now=0.0).weight == weight
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_share_is_refused(weight: float) -> None:
+    assert refusal(submit(weight=weight)).field == "weight"
+
+
 def test_without_a_timeout_there_is_no_deadline() -> None:
     assert request_from(submit(), (1, 7), now=10.0).deadline is None
 
