@@ -10,11 +10,12 @@ import structlog
 from redis.asyncio import Redis
 
 from gateway.config import GatewayConfig
+from gateway.dispatch.adapters import FleetAdapters
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.errors import UnavailableError
-from gateway.identity.adapters import AdapterDirectory, FixedAdapters
+from gateway.identity.adapters import AdapterDirectory
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
 from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
@@ -40,18 +41,16 @@ class GatewayApp:
         self,
         config: GatewayConfig,
         observer: GatewayObserver | None = None,
-        adapters: AdapterDirectory | None = None,
     ) -> None:
         """Raises ValueError where the configuration lacks something."""
         self._config = config
         self.port = 0  # known after `start`
         observer = observer or NullObserver()
-        adapters = adapters or FixedAdapters()
         self._threads = PromptThreads(config.server.prompt_threads)
         self._redis = connect(config.redis)
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
-        self._server = self._make_server(self._redis, adapters, observer)
+        self._server = self._make_server(self._redis, FleetAdapters(self._fleet), observer)
 
     def _make_fleet(self, observer: GatewayObserver) -> Fleet:
         config = self._config

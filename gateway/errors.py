@@ -85,6 +85,18 @@ class UnavailableError(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class AdapterChangedError(UnavailableError):
+    """The adapter was replaced or unloaded after the request had been given to a worker."""
+
+    reason = "ADAPTER_CHANGED"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the adapter was replaced or unloaded meanwhile; tokens sent so far stand, no more will follow",
+            retry_after_s=0.1,
+        )
+
+
 class OverloadedError(GatewayError):
     """A bound on waiting work was reached."""
 

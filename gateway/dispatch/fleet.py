@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.link import WorkerLink
 from gateway.dispatch.stream import TokenStream
-from gateway.errors import GatewayError, InvalidRequestError, NotFoundError, UnavailableError, Violation
+from gateway.errors import (
+    AdapterChangedError,
+    GatewayError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+    Violation,
+)
 from gateway.routing.router import Placement, Router
 from radixgate.v1 import inference_pb2, worker_pb2
 
@@ -103,25 +110,45 @@ class Fleet:
     # -------------------------------------------------------------------------------------------------- requests
 
     def submit(self, model: ServedModel, generation: Generation, timeout_s: float) -> TokenStream:
-        """Choose a worker and send it the request. Raises UnavailableError."""
+        """Choose a worker and send it the request.
+
+        Raises UnavailableError: AdapterChangedError where no worker has the adapter in this revision any more.
+        """
         links = [link for link in self._links_of(model) if link.max_sequence_tokens >= generation.max_tokens]
         if not links:
             raise self._no_worker(model.name)
+        if generation.adapter:
+            links = [link for link in links if _has_adapter(link, generation)]
+            if not links:
+                raise AdapterChangedError
         placement = Placement(model.name, generation.extra_key, generation.token_ids)
         chosen = self._router.choose(placement, [link.candidate() for link in links])
         return self._links[chosen.worker].submit(_submit(generation, timeout_s))
+
+    # -------------------------------------------------------------------------------------------------- adapters
+
+    def up(self, model: str) -> list[WorkerLink]:
+        """Return the workers that take requests for a model, by its name."""
+        served = next((each for each in self.models() if each.name == model), None)
+        return [] if served is None else self._links_of(served)
+
+    def down(self, model: str) -> list[WorkerLink]:
+        """Return the workers that served a model and are away."""
+        return [link for link in self._links.values() if link.model is None and link.last_model == model]
+
+    def next_attempt_in_s(self) -> float | None:
+        """Return the time until a worker that is away may be back; None if none is away."""
+        return min([link.next_attempt_in_s() for link in self._links.values() if link.model is None], default=None)
 
     def _links_of(self, model: ServedModel) -> list[WorkerLink]:
         return [link for link in self._links.values() if link.model and link.model.fingerprint == model.fingerprint]
 
     def _no_worker(self, model: str) -> UnavailableError:
         what = f"model {model!r}" if model else "any model"
-        # Nothing can change before the next attempt to connect.
-        attempts = [link.next_attempt_in_s() for link in self._links.values() if link.model is None]
         return UnavailableError(
             f"no worker that serves {what} is connected at the moment",
             reason="NO_WORKER",
-            retry_after_s=min(attempts, default=None),
+            retry_after_s=self.next_attempt_in_s(),  # nothing can change before
         )
 
     def _changed(self) -> None:
@@ -129,6 +156,11 @@ class Fleet:
         self._seen.update((model.name, model) for model in up)
         self._catalogue.forget_except({model.fingerprint for model in (*up, *self._seen.values())})
         self._on_change()
+
+
+def _has_adapter(link: WorkerLink, generation: Generation) -> bool:
+    adapter = link.adapters.find(generation.tenant, generation.adapter)
+    return adapter is not None and adapter.revision == generation.adapter_revision
 
 
 def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:

@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from gateway.config import WorkerLinkConfig
+from gateway.dispatch.adapters import ReportedAdapters
 from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.stream import TokenStream
 from gateway.errors import GatewayError, UnavailableError
@@ -52,6 +53,8 @@ class WorkerLink:
         """`on_change` is called whenever `model` has changed."""
         self.address = address
         self.model: ServedModel | None = None  # None while the link is down
+        self.last_model = ""  # its name, also while the link is down
+        self.adapters = ReportedAdapters()  # as last told, also while the link is down
         self.max_sequence_tokens = 0
         self._config = config
         self._limits = limits
@@ -100,6 +103,9 @@ class WorkerLink:
     def _deliver(self, message: worker_pb2.ConnectResponse) -> None:
         if message.HasField("load"):
             self._load.CopyFrom(message.load)
+        # Before the news: a sequence may have been refused for an adapter that has changed.
+        if message.HasField("adapters"):
+            self.adapters = ReportedAdapters(message.adapters.adapters)
         for output in message.outputs:
             # Those of a cancelled sequence may come for a step or two longer.
             stream = self._streams.get(output.sequence_id)
@@ -119,6 +125,8 @@ class WorkerLink:
                 reason = f"{error.code().name}: {error.details()}"
             except ValueError as error:
                 reason = str(error)
+            except TimeoutError:
+                reason = f"the worker said nothing within {self._config.connect_timeout_s:g} s"
             except Exception as error:  # noqa: BLE001 - the link must come back whatever went wrong
                 _log.exception("worker link failed", worker=self.address)
                 reason = type(error).__name__
@@ -147,10 +155,16 @@ class WorkerLink:
             described = await stub.GetModel(worker_pb2.GetModelRequest(), timeout=self._config.connect_timeout_s)
             model = await self._catalogue.learn(described)
             call: _Connect = stub.Connect()
+            messages = aiter(call)
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                first = await anext(messages, None)  # tells which adapters there are
+            if first is None:
+                return
+            self._deliver(first)
             self._up(model, described)
             writer = asyncio.create_task(self._write(call), name=f"writer to {self.address}")
             try:
-                async for message in call:
+                async for message in messages:
                     self._deliver(message)
             finally:
                 writer.cancel()
@@ -166,6 +180,7 @@ class WorkerLink:
 
     def _up(self, model: ServedModel, described: worker_pb2.GetModelResponse) -> None:
         self.model = model
+        self.last_model = model.name
         self.max_sequence_tokens = min(described.max_sequence_tokens, described.context_length)
         self._load = worker_pb2.WorkerLoad()
         _log.info("worker connected", worker=self.address, worker_id=described.worker_id, model=model.name)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.errors import (
+    AdapterChangedError,
     CancelledRequestError,
     DeadlineExceededError,
     GatewayError,
@@ -190,6 +191,8 @@ def _failure(error: worker_pb2.SequenceError) -> GatewayError:
     """Translate a worker's verdict."""
     if error.code == worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT:
         return InvalidRequestError([Violation(error.field, error.message)])
+    if error.code == worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND and error.field == "adapter":
+        return AdapterChangedError()  # it was there when the request was sent
     make = _FAILURES.get(error.code)
     return make(error) if make else InternalError("the worker failed on this request", reason="WORKER_FAILED")
 

@@ -1,7 +1,7 @@
 """Which LoRA adapters a tenant may name."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -15,19 +15,10 @@ class Adapter:
 class AdapterDirectory(Protocol):
     """The adapters of all tenants. What a tenant may not use does not exist for it."""
 
-    async def find(self, tenant_id: str, model: str, name: str) -> Adapter | None: ...
-
-    async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedAdapters:
-    """Adapters known from the start: (tenant, model) -> adapters. A deployment without adapters has an empty one."""
-
-    adapters: Mapping[tuple[str, str], Sequence[Adapter]] = field(default_factory=dict)
-
     async def find(self, tenant_id: str, model: str, name: str) -> Adapter | None:
-        return next((adapter for adapter in await self.list_of(tenant_id, model) if adapter.name == name), None)
+        """Return what the tenant means by a name. Raises UnavailableError for what can't be had at the moment."""
+        ...
 
     async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]:
-        return self.adapters.get((tenant_id, model), ())
+        """Return all that the tenant may name, by name."""
+        ...

@@ -15,6 +15,9 @@ from radixgate.v1 import inference_pb2, worker_pb2
 _log = structlog.get_logger(__name__)
 
 
+Write = Callable[[inference_pb2.GenerateResponse], Awaitable[None]]
+
+
 class StreamObserver(Protocol):
     def stream_opened(self, tenant: str) -> None: ...
 
@@ -37,7 +40,7 @@ async def relay(
     stream: TokenStream,
     generation: Generation,
     report: "StreamReport",
-    write: Callable[[inference_pb2.GenerateResponse], Awaitable[None]],
+    write: Write,
 ) -> None:
     """Pass deltas on until all completions are finished. Raises the GatewayError that they end with otherwise."""
     usage: inference_pb2.Usage | None = None

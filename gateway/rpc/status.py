@@ -5,6 +5,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
 from gateway.errors import (
+    AdapterChangedError,
     AlreadyExistsError,
     CancelledRequestError,
     DeadlineExceededError,
@@ -25,6 +26,7 @@ _CODES: dict[type[GatewayError], StatusCode] = {
     NotFoundError: StatusCode.NOT_FOUND,
     AlreadyExistsError: StatusCode.ALREADY_EXISTS,
     UnavailableError: StatusCode.UNAVAILABLE,
+    AdapterChangedError: StatusCode.UNAVAILABLE,
     OverloadedError: StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: StatusCode.DEADLINE_EXCEEDED,
     CancelledRequestError: StatusCode.CANCELLED,

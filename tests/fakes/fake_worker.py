@@ -75,6 +75,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.failure: worker_pb2.SequenceError | None = None  # answer to every submit, when set
         self.admission: worker_pb2.Admission | None = None  # reported instead of the true one, when set
         self.logprobs = 0  # entries of `top` with every token
+        self.adapters: list[worker_pb2.Adapter] = []  # told to gateways that connect; see `tell_adapters`
+        self.keeps_quiet = False  # about its adapters, which gateways wait for
+        self.tells_late = False  # that its adapters have changed: right before it refuses one that is gone
         self.model = worker_pb2.GetModelResponse(
             worker_id=worker_id,
             model=model,
@@ -97,7 +100,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._changed = asyncio.Event()
         self._server: grpc.aio.Server | None = None
         self._engine: asyncio.Task[None] | None = None
-        self.num_links = 0
+        self._links: list[_Link] = []
 
     # -------------------------------------------------------------------------------------------- what tests steer
 
@@ -142,8 +145,24 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._work.set()
 
     @property
+    def num_links(self) -> int:
+        return len(self._links)
+
+    def tell_adapters(self, *adapters: worker_pb2.Adapter) -> None:
+        """From now on these are there, and gateways are told so."""
+        self.adapters = list(adapters)
+        for link in self._links:
+            link.outbox.put_nowait(self._adapter_set())
+
+    @property
     def num_running(self) -> int:
         return len(self._running)
+
+    def end_all(self, code: worker_pb2.SequenceErrorCode.ValueType, field: str = "") -> None:
+        """Every sequence fails."""
+        sequences, self._running = self._running, []
+        for sequence in sequences:
+            self._send(sequence, error=worker_pb2.SequenceError(code=code, message="as the test wants it", field=field))
 
     async def until(self, condition: Any, timeout_s: float = 10.0) -> None:
         """Wait until `condition()` holds, looking whenever something has happened here."""
@@ -166,19 +185,42 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.GetModelResponse:
         return self.model
 
+    async def LoadAdapter(  # noqa: N802
+        self, request: worker_pb2.LoadAdapterRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.LoadAdapterResponse:
+        """The last part of the path is the revision."""
+        adapter = worker_pb2.Adapter(
+            name=request.name, revision=request.path.rpartition("/")[2], tenants=request.tenants
+        )
+        self.tell_adapters(*(each for each in self.adapters if each.name != request.name), adapter)
+        return worker_pb2.LoadAdapterResponse(adapter=adapter)
+
+    async def UnloadAdapter(  # noqa: N802
+        self, request: worker_pb2.UnloadAdapterRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.UnloadAdapterResponse:
+        self.tell_adapters(*(each for each in self.adapters if each.name != request.name))
+        return worker_pb2.UnloadAdapterResponse()
+
+    async def ListAdapters(  # noqa: N802
+        self, request: worker_pb2.ListAdaptersRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.ListAdaptersResponse:
+        return worker_pb2.ListAdaptersResponse(adapters=self.adapters)
+
     async def Connect(  # noqa: N802
         self,
         request_iterator: AsyncIterator[worker_pb2.ConnectRequest],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[worker_pb2.ConnectResponse]:
         link = _Link()
-        self.num_links += 1
+        self._links.append(link)
+        if not self.keeps_quiet:
+            link.outbox.put_nowait(self._adapter_set())
         reader = asyncio.create_task(self._read(request_iterator, link))
         try:
             while True:
                 yield await link.outbox.get()
         finally:
-            self.num_links -= 1
+            self._links.remove(link)
             reader.cancel()
             self._running = [sequence for sequence in self._running if sequence.link is not link]
             self._changed.set()
@@ -201,8 +243,26 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         if self.failure is not None:
             self._send(sequences[0], error=self.failure)
             return
+        if submit.adapter and not self._has_adapter(submit):
+            if self.tells_late:
+                link.outbox.put_nowait(self._adapter_set())
+            error = worker_pb2.SequenceError(
+                code=worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND, message="no such adapter", field="adapter"
+            )
+            self._send(sequences[0], error=error)
+            return
         self._running.extend(sequences)
         self._work.set()
+
+    def _has_adapter(self, submit: worker_pb2.Submit) -> bool:
+        return any(
+            (adapter.name, adapter.revision) == (submit.adapter, submit.adapter_revision)
+            and (not adapter.tenants or submit.tenant in adapter.tenants)
+            for adapter in self.adapters
+        )
+
+    def _adapter_set(self) -> worker_pb2.ConnectResponse:
+        return worker_pb2.ConnectResponse(adapters=worker_pb2.AdapterSet(adapters=self.adapters))
 
     def _cancelled(self, sequence_id: int, link: _Link) -> None:
         self.cancels.append(sequence_id)

@@ -14,7 +14,6 @@ from grpc_status import rpc_status
 
 from gateway.app import GatewayApp
 from gateway.config import GatewayConfig, GatewayLimits, RedisConfig, ServerConfig, WorkerLinkConfig
-from gateway.identity.adapters import AdapterDirectory
 from gateway.observer import NullObserver
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.fakes.fake_worker import FakeWorker
@@ -199,13 +198,12 @@ async def gateway(
     workers: Sequence[FakeWorker | str],
     *,
     tenants: Sequence[str] = ("acme",),
-    adapters: AdapterDirectory | None = None,
     **changes: Any,
 ) -> AsyncIterator[Stack]:
     """Run a gateway over `workers`, with a key for each of `tenants`."""
     addresses = [worker if isinstance(worker, str) else worker.address for worker in workers]
     observer = RecordingObserver()
-    async with GatewayApp(config_for(redis_url, addresses, **changes), observer, adapters) as app:
+    async with GatewayApp(config_for(redis_url, addresses, **changes), observer) as app:
         async with grpc.aio.insecure_channel(app.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             stack = Stack(app, observer, channel)
             for tenant_id in tenants:

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.config import GatewayLimits, ServerConfig
-from gateway.identity.adapters import Adapter, FixedAdapters
 from radixgate.v1 import admin_pb2, inference_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Stack, bearer, gateway, until
@@ -113,8 +112,8 @@ async def test_adapters_and_their_revisions_do_not_share(redis_url: str, worker:
     keys: dict[tuple[str, str], bytes] = {}
     credentials: dict[str, str] = {}
     for revision in ("r1", "r2"):
-        adapters = FixedAdapters({("acme", "tiny"): [Adapter("one", revision), Adapter("two", revision)]})
-        async with gateway(redis_url, [worker], tenants=[], adapters=adapters) as stack:
+        worker.adapters = [worker_pb2.Adapter(name=name, revision=revision) for name in ("one", "two")]
+        async with gateway(redis_url, [worker], tenants=[]) as stack:
             stack.keys = credentials or {"acme": await stack.add_tenant("acme")}
             credentials = stack.keys
             listed = await stack.inference.ListModels(

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, timestamp_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -75,6 +75,8 @@ class AdapterCalls:
 
 
 def _adapter_message(entry: AdapterEntry, state: AdapterState | None) -> worker_pb2.Adapter:
+    load_time = timestamp_pb2.Timestamp()
+    load_time.FromMilliseconds(int(entry.load_time * 1000))
     return worker_pb2.Adapter(
         name=entry.name,
         revision=entry.revision,
@@ -84,6 +86,7 @@ def _adapter_message(entry: AdapterEntry, state: AdapterState | None) -> worker_
         num_bytes=entry.num_bytes,
         resident=state is not None and state.resident,
         users=0 if state is None else state.users,
+        load_time=load_time,
     )
 
 

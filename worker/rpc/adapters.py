@@ -7,9 +7,10 @@ use an adapter that goes, are the engine's. Knows no gRPC.
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -81,6 +82,7 @@ class AdapterEntry:
     rank: int
     targets: tuple[str, ...]  # names of the modules that it changes, sorted
     num_bytes: int
+    load_time: float = field(compare=False)  # seconds since the epoch
 
     def is_for(self, tenant: str) -> bool:
         return not self.tenants or tenant in self.tenants
@@ -132,7 +134,9 @@ class AdapterDirectory:
         while (departure := self._departing.get(weights.revision)) is not None:
             # Its KV is about to be dropped, and its weights forgotten: it comes back when that is done.
             await asyncio.shield(departure)
-        entry = AdapterEntry(name, allowed, weights.revision, weights.rank, _targets(weights), weights.num_bytes)
+        entry = AdapterEntry(
+            name, allowed, weights.revision, weights.rank, _targets(weights), weights.num_bytes, time.time()
+        )
         replaced = self._entries.get((name, allowed))
         if replaced != entry:
             self._refuse_overlap(name, allowed)

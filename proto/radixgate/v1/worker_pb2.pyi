@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from radixgate.v1 import inference_pb2 as _inference_pb2
@@ -342,6 +343,7 @@ class Adapter(_message.Message):
     NUM_BYTES_FIELD_NUMBER: _builtins.int
     RESIDENT_FIELD_NUMBER: _builtins.int
     USERS_FIELD_NUMBER: _builtins.int
+    LOAD_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     revision: _builtins.str
     """Digest of weights and configuration, hexadecimal."""
@@ -362,6 +364,10 @@ class Adapter(_message.Message):
     def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of modules that it changes, such as q_proj; sorted."""
 
+    @_builtins.property
+    def load_time(self) -> _timestamp_pb2.Timestamp:
+        """When the worker was given it, by the worker's clock."""
+
     def __init__(
         self,
         *,
@@ -373,10 +379,11 @@ class Adapter(_message.Message):
         num_bytes: _builtins.int = ...,
         resident: _builtins.bool = ...,
         users: _builtins.int = ...,
+        load_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load_time", b"load_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "num_bytes", b"num_bytes", "rank", b"rank", "resident", b"resident", "revision", b"revision", "targets", b"targets", "tenants", b"tenants", "users", b"users"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["load_time", b"load_time", "name", b"name", "num_bytes", b"num_bytes", "rank", b"rank", "resident", b"resident", "revision", b"revision", "targets", b"targets", "tenants", b"tenants", "users", b"users"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
