@@ -26,6 +26,7 @@ from worker.engine.limits import ModelLimits
 from worker.engine.ports import Load, SequenceOutput
 from worker.engine.thread import EngineThread
 from worker.errors import WorkerStartError
+from worker.grammar.compiler import GrammarCompiler
 from worker.lora.model_adapters import LoadObserver, ModelAdapters
 from worker.model.hardware import available_memory_bytes
 from worker.model.info import ModelInfo
@@ -119,6 +120,7 @@ class WorkerApp:
             observer=self._metrics,
             clock=time.monotonic,
         )
+        self._grammar = GrammarCompiler(info.tokenizer_json, info.vocab_size, info.eos_token_ids)
         self._model = describe_model(config, info, self._engine.max_sequence_tokens)
         self._links = Links()
         self._health = health.aio.HealthServicer()
@@ -147,7 +149,7 @@ class WorkerApp:
             ]
         )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-            WorkerServicer(self._model, self._thread, self._links, directory, calls), self._server
+            WorkerServicer(self._model, self._thread, self._links, directory, calls, self._grammar), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
@@ -169,6 +171,7 @@ class WorkerApp:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
             stopped = await asyncio.to_thread(self._thread.stop)
             _log.info("engine stopped", drained=drained, stopped=stopped)
+        self._grammar.close()
         if self._directory is not None:
             self._directory.close()
         await asyncio.to_thread(self._adapters.close)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from worker.engine.constraints import leaves_more
+from worker.engine.constraints import Constraint, leaves_more
 from worker.grammar.constraints import (
     Choice,
     ConstraintError,
@@ -60,10 +60,10 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammar")
         self._tokenizer = self._threads.submit(_tokenizer, tokenizer_json, vocab_size, list(eos_token_ids))
         self._lock = threading.Lock()  # guards what follows
-        self._kept: OrderedDict[TextConstraint, CompiledConstraint] = OrderedDict()
+        self._kept: OrderedDict[TextConstraint, Constraint] = OrderedDict()
         self._num_waiting = 0
 
-    def compile(self, constraint: TextConstraint) -> Future[CompiledConstraint]:
+    def compile(self, constraint: TextConstraint) -> Future[Constraint]:
         """Begin to compile. The result raises ConstraintError for what cannot be held to, or by no text but "".
 
         Raises TooManyConstraintsError.
@@ -80,11 +80,11 @@ class GrammarCompiler:
         """Drop what waits; what is being compiled ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _no_longer_waiting(self, _future: Future[CompiledConstraint]) -> None:
+    def _no_longer_waiting(self, _future: Future[Constraint]) -> None:
         with self._lock:
             self._num_waiting -= 1
 
-    def _compiled(self, constraint: TextConstraint) -> CompiledConstraint:
+    def _compiled(self, constraint: TextConstraint) -> Constraint:
         with self._lock:
             kept = self._kept.get(constraint)
             if kept is not None:

@@ -7,35 +7,46 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from radixgate.v1 import worker_pb2
-from worker.engine.ports import Load, SequenceOutput
-from worker.rpc.translate import load_message, output_message
+from worker.engine.ports import Load, SequenceId, SequenceOutput
+from worker.errors import Failure
+from worker.rpc.translate import error_message, load_message, output_message
 
 
 class Link:
-    """One gateway's stream. Owns the news that its gateway has not read yet, merged per sequence.
+    """One gateway's stream. Owns the news that its gateway has not read yet, merged per completion.
 
     Invariant: what waits is bounded by the tokens of the link's own live sequences, however slowly the gateway reads,
-    because a sequence has at most one entry and ends after its max_new_tokens.
+    because a completion has at most one entry and ends after its max_new_tokens.
     """
 
     def __init__(self, link_id: int) -> None:
         self.link_id = link_id
-        self.live: set[int] = set()  # the gateway's ids of sequences whose end is not delivered to this link yet
-        self._waiting: dict[int, worker_pb2.SequenceOutput] = {}
+        # By the gateway's ids of sequences: how many of their completions have not ended, as far as this link was told.
+        self.live: dict[int, int] = {}
+        self._waiting: dict[tuple[int, int], worker_pb2.SequenceOutput] = {}  # by sequence and completion
         self._load: worker_pb2.WorkerLoad | None = None
         self._adapters: worker_pb2.AdapterSet | None = None  # as they are now, if the gateway has not been told
         self._news = asyncio.Event()
         self._closed = False
 
+    def expect(self, sequence_id: int, num_completions: int = 1) -> None:
+        """A sequence of this link's begins."""
+        self.live[sequence_id] = num_completions
+
     def put(self, output: worker_pb2.SequenceOutput) -> None:
-        """Add news of one sequence; forgotten when the sequence is none of this link's."""
-        if output.sequence_id not in self.live:
+        """Add news of one completion; forgotten when its sequence is none of this link's, or has ended."""
+        sequence_id = output.sequence_id
+        if sequence_id not in self.live:
             return
-        if output.WhichOneof("end") is not None:
-            self.live.discard(output.sequence_id)
-        earlier = self._waiting.get(output.sequence_id)
+        end = output.WhichOneof("end")
+        if end is not None:
+            self.live[sequence_id] -= 1
+        if end == "error" or self.live[sequence_id] == 0:  # an error is told once for all completions
+            del self.live[sequence_id]
+        completion = (sequence_id, output.index)
+        earlier = self._waiting.get(completion)
         if earlier is None:
-            self._waiting[output.sequence_id] = output
+            self._waiting[completion] = output
         else:
             _append(earlier, output)
         self._news.set()
@@ -105,6 +116,13 @@ class Links:
             owner = self._links.get(link_id)
             if owner is not None:
                 owner.put(output_message(output))
+
+    def refuse(self, sequence_id: SequenceId, failure: Failure) -> None:
+        """Tell the owner of a sequence that it has ended before the engine knew of it."""
+        link_id, number = sequence_id
+        owner = self._links.get(link_id)
+        if owner is not None:
+            owner.put(worker_pb2.SequenceOutput(sequence_id=number, error=error_message(failure)))
 
 
 def _append(earlier: worker_pb2.SequenceOutput, later: worker_pb2.SequenceOutput) -> None:

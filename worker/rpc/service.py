@@ -14,8 +14,9 @@ from worker.engine.ports import Request, SequenceId
 from worker.errors import Failure, FailureCode
 from worker.rpc.adapter_calls import AdapterCalls
 from worker.rpc.adapters import AdapterDirectory
+from worker.rpc.constraints import Compilations, ConstraintCompiler
 from worker.rpc.links import Link, Links
-from worker.rpc.translate import RefusedSubmit, error_message, request_from
+from worker.rpc.translate import RefusedSubmit, constraint_of, request_from
 
 _log = structlog.get_logger(__name__)
 
@@ -38,12 +39,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         links: Links,
         adapters: AdapterDirectory,
         adapter_calls: AdapterCalls,
+        constraints: ConstraintCompiler,
     ) -> None:
         self._model = model
         self._engine = engine
         self._links = links
         self._adapters = adapters
         self._adapter_calls = adapter_calls
+        self._compilations = Compilations(constraints, engine.submit, links.refuse)
 
     async def GetModel(
         self,
@@ -99,7 +102,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 if kind == "submit":
                     self._submit(link, request.submit)
                 elif kind == "cancel":
-                    self._engine.cancel((link.link_id, request.cancel.sequence_id))
+                    self._cancel((link.link_id, request.cancel.sequence_id))
         finally:
             # A gateway that has closed its side wants no more answers either.
             link.close()
@@ -110,22 +113,28 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             _log.error("sequence id used twice", link=link.link_id, sequence=submit.sequence_id)
             link.close()
             return
-        link.live.add(submit.sequence_id)
+        link.expect(submit.sequence_id, max(1, submit.sampling.n))
+        sequence_id = (link.link_id, submit.sequence_id)
         try:
-            request = request_from(submit, (link.link_id, submit.sequence_id), time.monotonic(), self._adapters)
+            request = request_from(submit, sequence_id, time.monotonic(), self._adapters)
+            constraint = constraint_of(submit.sampling)
         except RefusedSubmit as refused:
-            self._refuse(link, submit, refused.failure)
+            self._links.refuse(sequence_id, refused.failure)
         except Exception:  # noqa: BLE001 - outermost for one request: the stream of all the others goes on
             _log.exception("submit failed", link=link.link_id, request=submit.request_id)
-            self._refuse(link, submit, Failure(FailureCode.INTERNAL, "the request could not be taken"))
+            self._links.refuse(sequence_id, Failure(FailureCode.INTERNAL, "the request could not be taken"))
         else:
-            self._engine.submit(request)
+            if constraint is None:
+                self._engine.submit(request)
+            else:
+                self._compilations.begin(request, constraint)
 
-    def _refuse(self, link: Link, submit: worker_pb2.Submit, failure: Failure) -> None:
-        link.put(worker_pb2.SequenceOutput(sequence_id=submit.sequence_id, error=error_message(failure)))
+    def _cancel(self, sequence_id: SequenceId) -> None:
+        if not self._compilations.cancel(sequence_id):
+            self._engine.cancel(sequence_id)
 
     def _cancel_all(self, link: Link) -> int:
         running = list(link.live)
         for sequence_id in running:
-            self._engine.cancel((link.link_id, sequence_id))
+            self._cancel((link.link_id, sequence_id))
         return len(running)

@@ -16,6 +16,7 @@ from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
+from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint
 
 _ERROR_CODES = {
     FailureCode.INVALID_ARGUMENT: worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT,
@@ -65,13 +66,28 @@ def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float,
     )
 
 
+def constraint_of(sampling: inference_pb2.SamplingParams) -> TextConstraint | None:
+    """Return what the completions must read like, if the request says so."""
+    match sampling.WhichOneof("constraint"):
+        case "json_schema":
+            return JsonSchema(sampling.json_schema)
+        case "regex":
+            return Regex(sampling.regex)
+        case "choice":
+            return Choice(tuple(sampling.choice.texts))
+        case _:
+            return None
+
+
 def output_message(output: SequenceOutput) -> worker_pb2.SequenceOutput:
-    """Return one sequence's news as a message; `sequence_id` is the gateway's own."""
+    """Return one completion's news as a message; `sequence_id` is the gateway's own."""
     message = worker_pb2.SequenceOutput(
         sequence_id=output.sequence_id[1],
         token_ids=output.token_ids,
         text=output.text,
         logprobs=[_logprobs_message(entry) for entry in output.logprobs],
+        index=output.index,
+        prompt_logprobs=[_logprobs_message(entry) for entry in output.prompt_logprobs],
     )
     if output.admission is not None:
         message.admission.CopyFrom(_admission_message(output.admission))
@@ -151,6 +167,8 @@ def _sampling_params(message: inference_pb2.SamplingParams) -> SamplingParams:
         ignore_eos=message.ignore_eos,
         min_new_tokens=message.min_new_tokens,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        n=message.n if message.HasField("n") else 1,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 

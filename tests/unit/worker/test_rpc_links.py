@@ -5,6 +5,7 @@ from hicache.cache import Hit
 from radixgate.v1 import worker_pb2
 from worker.batch import TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, Load, SequenceOutput
+from worker.errors import Failure, FailureCode
 from worker.rpc.links import Links
 
 LOAD = Load(running=1, waiting=2, free_slots=3, evictable_slots=4, num_slots=10)
@@ -18,8 +19,9 @@ async def next_message(messages: AsyncIterator[worker_pb2.ConnectResponse]) -> w
 async def test_one_step_is_one_message_with_all_of_a_links_sequences() -> None:
     links = Links()
     link, other = links.open(), links.open()
-    link.live |= set(range(8))
-    other.live |= {1}
+    for number in range(8):
+        link.expect(number)
+    other.expect(1)
 
     links.deliver(
         [
@@ -40,7 +42,7 @@ async def test_one_step_is_one_message_with_all_of_a_links_sequences() -> None:
 async def test_news_that_nobody_has_read_is_merged_in_order() -> None:
     links = Links()
     link = links.open()
-    link.live.add(1)
+    link.expect(1)
     first = SequenceOutput((link.link_id, 1), (5,), "a", (TokenLogprobs(-1.0, ()),), Admission(9, Hit(device=8)))
     last = SequenceOutput((link.link_id, 1), (6,), "b", (TokenLogprobs(-2.0, ()),), finish=FinishReason.STOP)
 
@@ -57,9 +59,9 @@ async def test_news_that_nobody_has_read_is_merged_in_order() -> None:
 async def test_after_its_end_a_sequence_has_no_more_news() -> None:
     links = Links()
     link = links.open()
-    link.live.add(1)
+    link.expect(1)
     links.deliver([SequenceOutput((link.link_id, 1), finish=FinishReason.STOP)], LOAD)
-    assert link.live == set()
+    assert not link.live
     messages = link.messages()
     await next_message(messages)
 
@@ -72,10 +74,10 @@ async def test_after_its_end_a_sequence_has_no_more_news() -> None:
 async def test_news_for_a_link_that_is_gone_is_dropped() -> None:
     links = Links()
     gone = links.open()
-    gone.live.add(1)
+    gone.expect(1)
     links.close(gone)
     newer = links.open()
-    newer.live.add(1)
+    newer.expect(1)
 
     links.deliver([SequenceOutput((gone.link_id, 1), token_ids=(5,))], LOAD)
     links.close_all()
@@ -87,7 +89,7 @@ async def test_news_for_a_link_that_is_gone_is_dropped() -> None:
 async def test_a_closed_link_still_says_what_it_had_to_say() -> None:
     links = Links()
     link = links.open()
-    link.live.add(1)
+    link.expect(1)
     links.deliver([SequenceOutput((link.link_id, 1), token_ids=(5,))], LOAD)
     links.close(link)
 
@@ -112,7 +114,7 @@ async def test_the_first_message_tells_the_adapters_even_if_there_are_none() -> 
 async def test_each_change_of_the_adapters_is_told_and_the_last_one_counts() -> None:
     links = Links()
     link = links.open()
-    link.live.add(1)
+    link.expect(1)
     messages = link.messages()
     await next_message(messages)
 
@@ -125,3 +127,41 @@ async def test_each_change_of_the_adapters_is_told_and_the_last_one_counts() -> 
     assert len(message.outputs) == 1
     links.deliver([SequenceOutput((link.link_id, 1), token_ids=(6,))], LOAD)
     assert not (await next_message(messages)).HasField("adapters")
+
+
+async def test_news_of_completions_are_merged_each_by_itself_until_the_last_has_ended() -> None:
+    links = Links()
+    link = links.open()
+    link.expect(1, num_completions=2)
+    sequence = (link.link_id, 1)
+    links.deliver([SequenceOutput(sequence, (5,), "a"), SequenceOutput(sequence, (6,), "b", index=1)], LOAD)
+    links.deliver([SequenceOutput(sequence, (7,), "c", finish=FinishReason.STOP)], LOAD)
+    assert link.live
+    links.deliver([SequenceOutput(sequence, (8,), "d", index=1, finish=FinishReason.LENGTH)], LOAD)
+    assert not link.live
+
+    outputs = (await next_message(link.messages())).outputs
+    assert [(o.index, list(o.token_ids), o.text) for o in outputs] == [(0, [5, 7], "ac"), (1, [6, 8], "bd")]
+
+
+async def test_an_error_is_told_once_for_all_completions() -> None:
+    links = Links()
+    link = links.open()
+    link.expect(1, num_completions=3)
+    failure = Failure(FailureCode.CANCELLED, "the request was cancelled")
+    links.deliver([SequenceOutput((link.link_id, 1), finish=failure, index=index) for index in range(3)], LOAD)
+    assert not link.live
+
+    (output,) = (await next_message(link.messages())).outputs
+    assert output.error.message == "the request was cancelled"
+
+
+async def test_log_probabilities_of_a_prompt_are_merged_in_order() -> None:
+    links = Links()
+    link = links.open()
+    link.expect(1)
+    for value in (-1.0, -2.0):
+        links.deliver([SequenceOutput((link.link_id, 1), prompt_logprobs=(TokenLogprobs(value, ()),))], LOAD)
+
+    (output,) = (await next_message(link.messages())).outputs
+    assert [entry.logprob for entry in output.prompt_logprobs] == [-1.0, -2.0]

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tests.fakes.tiny_tokenizer import CONTROL_TOKENS, tiny_tokenizer, tiny_tokenizer_json
-from worker.engine.constraints import ConstraintFailed
+from worker.engine.constraints import Constraint, ConstraintFailed, ConstraintState
 from worker.grammar.compiler import MAX_BYTES, GrammarCompiler
 from worker.grammar.constraints import Choice, ConstraintError, JsonSchema, Regex, TextConstraint
-from worker.grammar.matcher import CompiledConstraint, MatcherState
 
 VOCAB_SIZE = tiny_tokenizer().get_vocab_size() + 9  # padded, as models' are
 EOS = CONTROL_TOKENS.index("<|im_end|>")
@@ -25,11 +24,11 @@ def compiler() -> Iterator[GrammarCompiler]:
     made.close()
 
 
-def compiled(compiler: GrammarCompiler, constraint: TextConstraint) -> CompiledConstraint:
+def compiled(compiler: GrammarCompiler, constraint: TextConstraint) -> Constraint:
     return compiler.compile(constraint).result(PATIENCE_S)
 
 
-def allowed(state: MatcherState) -> set[int]:
+def allowed(state: ConstraintState) -> set[int]:
     bits = np.unpackbits(state.allowed.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
