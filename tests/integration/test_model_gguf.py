@@ -181,12 +181,24 @@ def test_factors_of_llama3_are_recognised(tmp_path: Path) -> None:
 def test_other_factors_are_refused(tmp_path: Path) -> None:
     factors = llama3_factors()
     factors[20] *= 1.5
-    with pytest.raises(
-        UnsupportedModelError, match=r"^f.gguf: its factors of rotary frequencies are not those of"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"^f.gguf: its factors of rotary frequencies are not those of"):
         complete_config(
             llama(rope_type="default", rope_theta=500_000.0), said(tmp_path / "f.gguf", "llama", {}, factors)
         )
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("mamba", "^mamba: .*keep a state"), ("falcon", "^falcon: attention code of its own"),
+     ("t5", "^t5: an encoder-decoder model"), ("clip", r"f.gguf cannot be read as a GGUF model: [^\n]*clip[^\n]*\Z")],
+)  # fmt: skip
+def test_a_family_that_cannot_be_served_is_refused_before_it_is_converted(
+    tmp_path: Path, family: str, reason: str
+) -> None:
+    sizes = {"block_count": 2, "embedding_length": 32, "attention.head_count": 4, "context_length": 64}
+    path = said(tmp_path / "f.gguf", family, sizes)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        convert(GgufFile("f", path), tmp_path / "cache")
 
 
 # ------------------------------------------------------------------------------------------------------------ gemma 3

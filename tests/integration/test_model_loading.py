@@ -24,6 +24,7 @@ from tests.integration.flat_batches import generate_flat, generate_plain
 from tests.integration.tiny_models import tiny_model
 from worker.config import CacheConfig, ModelConfig
 from worker.errors import PoolTooSmallError, UnsupportedModelError, WorkerStartError
+from worker.model.families import TESTED
 from worker.model.gguf import converted
 from worker.model.loading import load_model
 from worker.model.progress import SilentProgress
@@ -123,8 +124,13 @@ def test_each_executor_has_a_pool_of_its_own(folder: Path) -> None:
 
 
 def test_a_family_outside_the_tested_ones_is_checked_and_served(tmp_path: Path) -> None:
-    loaded = load_model(config(save(tmp_path / "glm", tiny_model("glm", vocab_size=VOCAB_SIZE))), SilentProgress())
-    assert len(loaded.layers) == 3
+    assert "bitnet" not in TESTED
+    model = save(tmp_path / "bitnet", tiny_model("bitnet", vocab_size=VOCAB_SIZE))
+    loaded = load_model(config(model), SilentProgress())
+    [got] = generate_flat(loaded.executor(loaded.pool(64)), [[4, 5, 6]], 8, chunk_tokens=2, num_slots=64)
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    plain.generation_config.eos_token_id = None
+    assert got == generate_plain(plain, [4, 5, 6], 8)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,10 @@ from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from worker.errors import UnsupportedModelError
 from worker.model.bars import reporting_bars
-from worker.model.gguf_config import complete_config
+from worker.model.gguf_config import complete_config, read_gguf_config
 from worker.model.gguf_tokenizer import end_token_ids, read_gguf_tokenizer
 from worker.model.progress import ProgressReporter
+from worker.model.refusal import one_line, refuse_unsuited
 from worker.model.revision import combine, file_digest
 from worker.model.sources import GgufFile, GgufParts, HuggingFaceFolder
 
@@ -125,18 +126,22 @@ def _convert_or_tell(gguf: Path, name: str, folder: Path, progress: ProgressRepo
     try:
         _convert(gguf, name, folder, progress)
     except _READ_ERRORS as error:
-        raise UnsupportedModelError(f"{gguf} cannot be read as a GGUF model: {error}") from error
+        raise UnsupportedModelError(f"{gguf} cannot be read as a GGUF model: {one_line(error)}") from error
 
 
 def _convert(gguf: Path, name: str, folder: Path, progress: ProgressReporter) -> None:
     stage = f"Converting {name} (once)"
     progress.report(stage, 0.0)
+    config = read_gguf_config(gguf)
+    refuse_unsuited(config)
+    progress.report(stage, 0.1)
     tokenizer = read_gguf_tokenizer(gguf)
     tokenizer.save_pretrained(folder)
     progress.report(stage, 0.2)
     with reporting_bars(lambda done: progress.report(stage, 0.4 + 0.4 * done)):
         model = AutoModelForCausalLM.from_pretrained(
             str(gguf.parent),
+            config=config,
             gguf_file=gguf.name,
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.float32,

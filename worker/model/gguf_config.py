@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.integrations.gguf.reader import GgufHeader, load_gguf_state_dict, read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -28,6 +28,13 @@ _SCALING = "rope.scaling."
 _SCALED_BY_HIDDEN = frozenset({("gemma2", 46), ("gemma3", 62)})
 # Llama 3 in all its sizes; only the factor differs.
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def read_gguf_config(gguf: Path) -> PreTrainedConfig:
+    """Return the configuration as transformers reads it. Raises ValueError and its like for a file that is damaged."""
+    read_gguf_metadata(str(gguf))  # says what is wrong; the next one calls it a file that isn't JSON
+    config: PreTrainedConfig = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
+    return config
 
 
 def complete_config(config: PreTrainedConfig, gguf: Path) -> None:

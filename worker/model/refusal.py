@@ -35,9 +35,13 @@ def read_config(folder: Path) -> PreTrainedConfig:
             str(folder), local_files_only=True, trust_remote_code=False
         )
     except _CONFIG_ERRORS as error:
-        [reason, *_] = str(error).splitlines() or [repr(error)]
-        raise UnsupportedModelError(f"{folder.name}: its configuration cannot be read: {reason}") from error
+        raise UnsupportedModelError(f"{folder.name}: its configuration cannot be read: {one_line(error)}") from error
     return config
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without the advice that follows in further lines."""
+    return next(iter(str(error).splitlines()), repr(error))
 
 
 def refuse_unsuited(config: PreTrainedConfig) -> None:
