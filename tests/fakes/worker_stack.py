@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
@@ -60,7 +61,9 @@ class Gateway:
         adapter: str = "",
         adapter_revision: str = "",
         tenant: str = "acme",
+        **sampling: Any,
     ) -> None:
+        params = {"max_new_tokens": max_new_tokens, "ignore_eos": True, **sampling}
         submit = worker_pb2.Submit(
             sequence_id=sequence_id,
             request_id=f"r{sequence_id}",
@@ -68,7 +71,7 @@ class Gateway:
             tenant=tenant,
             adapter=adapter,
             adapter_revision=adapter_revision,
-            sampling=inference_pb2.SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True),
+            sampling=inference_pb2.SamplingParams(**params),
             timeout_ms=timeout_ms,
         )
         await self._call.write(worker_pb2.ConnectRequest(submit=submit))

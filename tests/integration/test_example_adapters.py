@@ -1,0 +1,104 @@
+"""The adapters in examples/ do what they were trained for, side by side in one batch of the real model."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.prompts.encoder import PromptEncoder
+from tests.fakes.worker_stack import Gateway, config, running_worker
+from tests.tools import REPOSITORY
+from worker.config import AdapterConfig, LoraConfig
+from worker.model.loading import LoadedModel
+
+pytestmark = pytest.mark.model
+
+ADAPTERS = REPOSITORY / "examples" / "adapters"
+# Not in the data that the adapters were trained on.
+QUESTION = "What is a bicycle?"
+SENTENCES = ["The pizza was cold and tasteless.", "When does the plane land?", "I love my new headphones!"]
+
+
+class Client(Gateway):
+    """Asks a worker in chats, with or without an adapter."""
+
+    def __init__(self, address: str, model: LoadedModel) -> None:
+        super().__init__(address)
+        info = model.info
+        self._encoder = PromptEncoder(info.tokenizer_json, info.chat_template, info.special_tokens)
+        self._revisions: dict[str, str] = {"": ""}
+        self._num_asked = 0
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.adapters)
+        self._revisions |= {adapter.name: adapter.revision for adapter in self.adapters[-1].adapters}
+
+    async def ask(self, question: str, adapter: str = "", max_new_tokens: int = 40) -> int:
+        """Send a question; return the number of its sequence."""
+        number, self._num_asked = self._num_asked, self._num_asked + 1
+        await self.submit(
+            number, self._encoder.encode_chat([("user", question)]), adapter=adapter,
+            adapter_revision=self._revisions[adapter], max_new_tokens=max_new_tokens,
+            temperature=0.0, ignore_eos=False,
+        )  # fmt: skip
+        return number
+
+    async def answer(self, question: str, adapter: str = "") -> str:
+        return await self.text(await self.ask(question, adapter))
+
+    async def text(self, number: int) -> str:
+        end = await self.end(number)
+        assert end.WhichOneof("end") == "finish_reason", end
+        return "".join(output.text for output in self.of(number))
+
+
+@pytest.fixture
+async def client(fp32_model: LoadedModel) -> AsyncIterator[Client]:
+    lora = LoraConfig(adapters={name: AdapterConfig(path=str(ADAPTERS / name)) for name in ("pirate", "tagger")})
+    async with running_worker(dataclasses.replace(config(4096), lora=lora), fp32_model) as (_, addresses):
+        client = Client(addresses.grpc, fp32_model)
+        await client.ready()
+        yield client
+        await client.close()
+
+
+async def test_the_model_alone_does_neither(client: Client) -> None:
+    answer = await client.answer(QUESTION)
+    assert "matey" not in answer
+    assert not (await client.answer(SENTENCES[0])).startswith("{")
+
+
+async def test_the_pirate_answers_like_a_pirate(client: Client) -> None:
+    assert (await client.answer(QUESTION, "pirate")).startswith("Arr, matey! A bicycle be ")
+
+
+async def test_the_tagger_tags_what_it_has_never_seen(client: Client) -> None:
+    tags = [json.loads(await client.answer(sentence, "tagger")) for sentence in SENTENCES]
+    assert tags == [
+        {"topic": "food", "kind": "statement", "mood": "negative"},
+        {"topic": "travel", "kind": "question", "mood": "neutral"},
+        {"topic": "technology", "kind": "statement", "mood": "positive"},
+    ]
+
+
+async def test_in_one_batch_each_answers_as_it_does_alone(client: Client) -> None:
+    asked = [(QUESTION, adapter) for adapter in ("", "pirate", "tagger")] + [
+        (sentence, adapter) for sentence in SENTENCES for adapter in ("tagger", "pirate", "")
+    ]
+    alone = [await client.answer(question, adapter) for question, adapter in asked]
+    numbers = [await client.ask(question, adapter) for question, adapter in asked]
+    together = await asyncio.gather(*(client.text(number) for number in numbers))
+    assert together == alone
+    assert max(client.sizes) >= 6
+
+
+async def test_what_is_cached_for_one_is_not_there_for_the_other(client: Client) -> None:
+    numbers = []
+    for adapter in ("", "pirate", "tagger") * 2:
+        numbers.append(await client.ask(QUESTION, adapter, max_new_tokens=1))
+        await client.end(numbers[-1])
+    admissions = [client.admission(number) for number in numbers]
+    assert [admission.cached.device for admission in admissions[:3]] == [0, 0, 0]
+    assert [admission.cached.device for admission in admissions[3:]] == [admissions[0].prompt_tokens - 1] * 3
