@@ -5,17 +5,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from cli.admin_client import AdminClient, Key, Tenant, admin_client, admin_token_file
+from cli.admin_client import AdminClient, Key, admin_client, admin_token_file
 from cli.config import config_from, read_tree
 from cli.credentials import is_sendable
 from cli.options import target_option
 from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +50,7 @@ def connected(target: str, file: Path | None, token_file: Path | None) -> Iterat
         yield client
 
 
-def show(values: Sequence[Tenant] | Sequence[Key], as_json: bool) -> None:
+def show(values: Sequence["DataclassInstance"], as_json: bool) -> None:
     """Print a table on a terminal, tab-separated lines into a pipe, or JSON where asked for."""
     rows = [dataclasses.asdict(value) for value in values]
     if as_json:
@@ -74,7 +77,7 @@ def show_new_key(key: Key, secret: str, as_json: bool) -> None:
     click.echo("The API key is shown only this once: keep it.", err=True)
 
 
-def show_one(value: Tenant | Key, as_json: bool) -> None:
+def show_one(value: "DataclassInstance", as_json: bool) -> None:
     """Print one value."""
     row = dataclasses.asdict(value)
     if as_json:
@@ -85,6 +88,8 @@ def show_one(value: Tenant | Key, as_json: bool) -> None:
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "all"  # who may use something, where nobody is named
     return "" if value is None else str(value)
 
 

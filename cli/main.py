@@ -15,6 +15,7 @@ _COMMANDS = {
     "worker": "Run a worker.",
     "tenant": "Create, show and list tenants.",
     "key": "Create, list and revoke API keys.",
+    "adapter": "Load, unload and list the LoRA adapters of a worker.",
     "chat": "Chat with a model.",
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }

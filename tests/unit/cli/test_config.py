@@ -6,6 +6,7 @@ import pytest
 from cli.config import Config, config_from, read_tree, with_free_ports, with_redis
 from cli.show_config import as_toml
 from cli.validation import ConfigError
+from worker.config import AdapterConfig
 
 TOKEN = "a-token-of-some-length"
 
@@ -288,3 +289,27 @@ def test_credentials_of_a_storage_url_do_not_show(url: str) -> None:
     shown = as_toml(config_from({"worker": {"cache": {"storage": {"url": url}}}}))
     assert "hunter2" not in shown
     assert "h:1/0" in shown
+
+
+def test_an_adapter_is_a_folder_or_a_section(tmp_path: Path) -> None:
+    file = tmp_path / "radixgate.toml"
+    file.write_text(
+        '[worker.lora.adapters]\npoet = "/poet"\n[worker.lora.adapters.bard]\npath = "/bard"\ntenants = ["acme"]\n'
+    )
+    config = config_from(read_tree(file, ["worker.lora.adapters.scribe=/scribe"], {}))
+    assert config.worker.lora.adapters == {
+        "poet": AdapterConfig(path="/poet"),
+        "bard": AdapterConfig(path="/bard", tenants=("acme",)),
+        "scribe": AdapterConfig(path="/scribe"),
+    }
+    assert config_from(tomllib.loads(as_toml(config))) == config
+
+
+def test_a_misspelt_restriction_of_an_adapter_is_not_taken_for_none() -> None:
+    faults = faults_of("worker.lora.adapters.poet.path=/poet", 'worker.lora.adapters.poet.tenant=["acme"]')
+    assert list(faults) == ["worker.lora.adapters.poet.tenant"]
+
+
+@pytest.mark.parametrize("value", ["3", "true", "[]"])
+def test_an_adapter_that_is_neither_folder_nor_section_is_named(value: str) -> None:
+    assert list(faults_of(f"worker.lora.adapters.poet={value}")) == ["worker.lora.adapters.poet"]
