@@ -17,11 +17,12 @@ MAX_STEPS = 100_000
 
 @dataclass
 class Answer:
-    """Everything that came out for one sequence."""
+    """Everything that came out for one completion."""
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     admission: Admission | None = None
     finish: FinishReason | Failure | None = None
 
@@ -51,19 +52,25 @@ def request(
 
 def run(engine: Engine, requests: Iterable[Request]) -> list[Answer]:
     """Submit all of `requests`, step until every one has ended, and return the answers in their order."""
-    answers: dict[SequenceId, Answer] = {}
+    return [first for first, *_ in run_completions(engine, requests)]
+
+
+def run_completions(engine: Engine, requests: Iterable[Request]) -> list[list[Answer]]:
+    """As `run`, with all completions of each request."""
+    answers: dict[SequenceId, list[Answer]] = {}
     for each in requests:
-        answers[each.sequence_id] = Answer()
+        answers[each.sequence_id] = [Answer() for _ in range(each.params.n)]
         engine.submit(each, now=0.0)
     for step in range(MAX_STEPS):
         if not engine.has_work:
             return list(answers.values())
         for output in engine.step(now=float(step)):
-            answer = answers[output.sequence_id]
+            answer = answers[output.sequence_id][output.index]
             assert answer.finish is None, "news of a sequence that has ended"
             answer.token_ids += output.token_ids
             answer.text += output.text
             answer.logprobs += output.logprobs
+            answer.prompt_logprobs += output.prompt_logprobs
             answer.admission = output.admission or answer.admission
             answer.finish = output.finish
     raise AssertionError(f"not done after {MAX_STEPS} steps")

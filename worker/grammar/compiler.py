@@ -24,6 +24,7 @@ from worker.grammar.constraints import (
     TooManyConstraintsError,
 )
 from worker.grammar.matcher import CompiledConstraint
+from worker.grammar.schemas import object_schema
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions  # there for type checkers only
@@ -126,7 +127,7 @@ def _template(tokenizer: LLTokenizer, constraint: TextConstraint) -> LLMatcher:
 def _grammar(constraint: TextConstraint) -> str:
     match constraint:
         case JsonSchema(schema):
-            return _json_grammar(_object_schema(schema))
+            return _json_grammar(object_schema(schema))
         case Regex(pattern):
             return LLMatcher.grammar_from_regex(pattern)
         case Choice(texts):
@@ -139,20 +140,6 @@ def _json_grammar(schema: str) -> str:
         return LLMatcher.grammar_from_json_schema(schema, defaults=_JSON_DEFAULTS, overrides=_JSON_OVERRIDES)
     except ValueError as error:  # it is nested too deeply for the compiler
         raise ConstraintError(f"can't be compiled: {_readable(str(error))}") from error
-
-
-def _object_schema(schema: str) -> str:
-    """Return the schema as an object. Says what is wrong with other JSON, where the compiler's words would not."""
-    try:
-        parsed = json.loads(schema)
-    except (ValueError, RecursionError) as error:
-        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
-        raise ConstraintError(what) from error
-    if parsed is False:
-        raise ConstraintError("no text fulfils it: the schema is false")
-    if parsed is not True and not isinstance(parsed, dict):
-        raise ConstraintError("must be a JSON object, true or false")
-    return "{}" if parsed is True else schema
 
 
 def _readable(message: str) -> str:
