@@ -213,6 +213,43 @@ async def test_unloading_under_many_requests_and_cancels_ends_in_bounded_time(tm
     assert codes == {worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND}
 
 
+async def test_unloading_under_several_completions_of_a_prompt_ends_in_bounded_time(tmp_path: Path) -> None:
+    async with worker() as (app, operator, _):
+        await operator.load("poet", write_fake_adapter(tmp_path, "r1"))
+        for sequence_id in range(6):
+            await operator.submit(
+                sequence_id, [sequence_id, *PROMPT], adapter="poet", adapter_revision="r1", max_new_tokens=300, n=4
+            )
+        await operator.until(lambda: all(len(operator.tokens(sequence_id)) > 8 for sequence_id in range(6)))
+        await operator.cancel(0)
+        await operator.cancel(1)
+        async with asyncio.timeout(10):
+            gone = await operator.unload("poet", grace_ms=1)
+        for sequence_id in range(6):
+            await operator.end(sequence_id)
+        await idle(app)
+        assert await operator.generate(9, "") == truth("")
+
+    assert gone.failed_sequences >= 4
+    assert gone.dropped_tokens > 0
+    assert {operator.of(sequence_id)[-1].error.code for sequence_id in range(2, 6)} == {
+        worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND
+    }
+
+
+async def test_completions_of_one_prompt_end_by_themselves_before_their_adapter_goes(tmp_path: Path) -> None:
+    async with worker() as (app, operator, _):
+        await operator.load("poet", write_fake_adapter(tmp_path, "r1"))
+        await operator.submit(1, PROMPT, adapter="poet", adapter_revision="r1", max_new_tokens=60, n=4)
+        await operator.until(lambda: operator.tokens(1))
+        gone = await operator.unload("poet")
+        await operator.until(lambda: sum(output.WhichOneof("end") is not None for output in operator.of(1)) == 4)
+        await idle(app)
+
+    assert gone.failed_sequences == 0
+    assert len(operator.tokens(1)) == 4 * 60
+
+
 async def test_tenants_have_different_adapters_of_one_name_and_cannot_name_each_others(tmp_path: Path) -> None:
     async with worker() as (_, operator, _):
         await operator.load("poet", write_fake_adapter(tmp_path / "1", "r1"), ["acme"])

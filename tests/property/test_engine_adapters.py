@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.property.test_engine import family_prompt
 from tests.unit.worker.engine.adapter_rig import AdapterRig, adapted, truth
+from worker.batch import SamplingParams
 from worker.config import EngineConfig
 from worker.engine import FinishReason
 from worker.errors import Failure, FailureCode
@@ -45,7 +46,9 @@ class World:
         deadline = self.rig.now + float(self.rng.integers(1, 60)) if self.rng.random() < 0.1 else None
         tokens = family_prompt(self.rng, self.max_prompt)
         max_new_tokens = int(self.rng.integers(1, MAX_NEW_TOKENS + 1))
-        self.rig.submit(adapted(number, revision, tokens, max_new_tokens=max_new_tokens, deadline=deadline))
+        n = int(self.rng.choice([1, 1, 1, 2, 5]))
+        params = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, ignore_eos=True, n=n)
+        self.rig.submit(adapted(number, revision, tokens, params=params, deadline=deadline))
 
     def cancel(self) -> None:
         if self.rig.requests:
@@ -117,13 +120,17 @@ class World:
         rig.adapters.finish()
         rig.run()
         assert self.num_departures == 0
-        for number in rig.requests:
-            self._check_end(number)
+        for number, request in rig.requests.items():
+            begun = {output.index for output in rig.outputs[0, number]}
+            for index in begun:
+                self._check_end(number, index)
+            assert len(begun) == request.params.n or isinstance(rig.finish(number), Failure)
         rig.assert_nothing_is_held()
 
-    def _check_end(self, number: int) -> None:
-        request, finish, tokens = self.rig.requests[number], self.rig.finish(number), self.rig.tokens(number)
-        assert tokens == truth(request)[: len(tokens)]
+    def _check_end(self, number: int, index: int) -> None:
+        request = self.rig.requests[number]
+        finish, tokens = self.rig.finish(number, index), self.rig.tokens(number, index)
+        assert tokens == truth(request, index)[: len(tokens)]
         if finish is FinishReason.LENGTH:
             assert len(tokens) == request.params.max_new_tokens
             return
@@ -159,7 +166,7 @@ def test_any_mix_of_events_gives_each_sequence_its_own_adapters_answer(
 def test_adapters_come_and_go_for_a_long_time(page_size: int, overlapped: bool) -> None:
     world = World(page_size + 2, page_size, 2, 256, overlapped)
     world.faulty = True
-    for _ in range(1_000):
+    for _ in range(2_000):
         world.act()
     world.finish()
     assert world.rig.observer.num_pauses > 0

@@ -8,6 +8,7 @@ from hicache.keys import Namespace
 from tests.unit.worker.engine.harness import VOCAB, Rig, make_request
 from worker.config import EngineConfig
 from worker.engine import Request
+from worker.engine.branches import branch_seed
 from worker.engine.departures import Gone
 from worker.engine.fake import FakeAdapters, continuation
 
@@ -21,10 +22,14 @@ def adapted(number: int, revision: str, tokens: Sequence[int] = (1, 2, 3), **cha
     return replace(request, adapter=revision)
 
 
-def truth(request: Request) -> list[int]:
-    """Return what a request yields, computed with its adapter and nothing else around."""
+def truth(request: Request, index: int = 0) -> list[int]:
+    """Return a completion of a request, computed with its adapter and nothing else around."""
     return continuation(
-        [int(token) for token in request.key.token_ids], request.params.max_new_tokens, VOCAB, request.adapter_revision
+        [int(token) for token in request.key.token_ids],
+        request.params.max_new_tokens,
+        VOCAB,
+        request.adapter_revision,
+        branch_seed(request.params.seed, index),
     )
 
 

@@ -2,11 +2,14 @@
 
 import pytest
 
-from tests.unit.worker.engine.adapter_rig import AdapterRig, adapted
+from tests.unit.worker.engine.adapter_rig import AdapterRig, adapted, truth
 from tests.unit.worker.engine.harness import prompt
+from worker.batch import SamplingParams
 from worker.config import EngineConfig
 from worker.engine.departures import Gone
 from worker.errors import Failure, FailureCode
+
+FOUR_COMPLETIONS = SamplingParams(max_new_tokens=20, temperature=0.0, ignore_eos=True, n=4)
 
 
 def test_new_requests_are_not_found_while_those_in_flight_end_undisturbed() -> None:
@@ -178,3 +181,32 @@ def test_a_failed_load_of_a_departing_adapter_ends_the_wait_for_it() -> None:
     rig.run()
     assert rig.failure(0).code is FailureCode.INTERNAL
     assert [gone.failed_sequences for gone in rig.gone] == [1]
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_completions_of_one_prompt_end_before_their_adapter_goes(page_size: int) -> None:
+    rig = AdapterRig(1, "a", page_size=page_size, num_slots=4096)
+    rig.submit(adapted(0, "a", prompt(40), params=FOUR_COMPLETIONS))
+    rig.step()
+    rig.retire("a")
+    rig.run()
+    for index in range(4):
+        assert rig.tokens(0, index) == truth(rig.requests[0], index)
+    assert [gone.failed_sequences for gone in rig.gone] == [0]
+    rig.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_an_adapter_whose_completions_are_cancelled_at_any_moment_goes(steps: int) -> None:
+    rig = AdapterRig(1, "ab", config=EngineConfig(max_running=2, max_step_tokens=64, max_chunk_tokens=16))
+    rig.submit(adapted(0, "a", prompt(40), params=FOUR_COMPLETIONS), adapted(1, "b", max_new_tokens=30))
+    for _ in range(steps):
+        rig.step()
+    rig.retire("a")
+    rig.engine.cancel((0, 0), rig.now)
+    rig.step()
+    rig.step()
+    assert len(rig.gone) == 1
+    rig.run()
+    rig.assert_true(1)
+    rig.assert_nothing_is_held()
