@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from tests.integration.flat_batches import executor_of
 from tests.integration.tiny_models import tiny_model
 from worker.config import ModelConfig
 from worker.errors import UnsupportedModelError
@@ -16,6 +17,7 @@ from worker.model.loading import load_model
 from worker.model.probe import probe
 from worker.model.progress import SilentProgress
 from worker.model.rotary import pin_rotary
+from worker.model.self_check import self_check
 
 torch.set_num_threads(1)
 STATE = "which keep a state"
@@ -115,6 +117,16 @@ def test_attention_that_takes_what_is_unknown_here_is_refused_with_its_names() -
         UnsupportedModelError, match=r"^llama: attention takes arguments unknown here: indices, position_bias$"
     ):
         probe(model)
+
+
+def test_a_definition_that_fails_over_more_tokens_is_refused_with_what_it_says() -> None:
+    """Here for heads that its own attention cannot put together, which the probe has no need to."""
+    model = tiny_model("minicpm3", head_dim=None, num_key_value_heads=2)
+    executor = executor_of(model, num_slots=120)
+    with pytest.raises(
+        UnsupportedModelError, match=r"^minicpm3: a forward pass over 60 tokens fails: RuntimeError: The"
+    ):
+        self_check(model, executor, 60)
 
 
 def test_rotation_that_looks_at_the_longest_sequence_in_some_layers_only_is_refused() -> None:

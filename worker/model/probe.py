@@ -16,12 +16,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from worker.attention.backend import AttentionShape
 from worker.errors import UnsupportedModelError
 from worker.model.forward import handling_attention
-from worker.model.refusal import odd_layers
+from worker.model.refusal import odd_layers, one_line
 
 # Arguments that carry nothing attention over slots would have to know.
 _HARMLESS = frozenset({"position_ids", "use_cache", "output_router_logits", "output_attentions", "dropout"})
 _UNDERSTOOD = frozenset({"scaling", "sliding_window", "softcap", "s_aux", "is_causal"})
-_PROBE_ERRORS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError, ImportError, LookupError)
+# What definitions raise at something they cannot compute.
+FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError, ImportError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ def _record(model: PreTrainedModel, family: str) -> list[_Call]:
                 use_cache=False,
                 logits_to_keep=torch.tensor([1], device=model.device),
             )
-    except _PROBE_ERRORS as error:
-        raise UnsupportedModelError(f"{family}: a forward pass without a cache fails: {error!r}") from error
+    except FORWARD_ERRORS as error:
+        raise UnsupportedModelError(f"{family}: a forward pass without a cache fails: {one_line(error)}") from error
     return recorder.calls
 
 

@@ -40,8 +40,8 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without the advice that follows in further lines."""
-    return next(iter(str(error).splitlines()), repr(error))
+    """What an error is and says, without the advice that follows in further lines."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def refuse_unsuited(config: PreTrainedConfig) -> None:

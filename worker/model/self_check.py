@@ -15,6 +15,8 @@ from worker.batch import Batch, Int32Array, SampleRow, SamplingParams
 from worker.errors import UnsupportedModelError
 from worker.model.executor import ModelExecutor
 from worker.model.forward import IMPLEMENTATION
+from worker.model.probe import FORWARD_ERRORS
+from worker.model.refusal import one_line
 
 _NUM_TOKENS = 60
 # A window is only seen to work by a sequence that is longer; beyond this it would take too long.
@@ -35,8 +37,13 @@ def self_check(model: PreTrainedModel, executor: ModelExecutor, num_tokens: int)
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     sequences = [rng.integers(0, vocab_size, num_tokens).astype(np.int32) for _ in range(2)]
     slots = rng.permutation(2 * num_tokens).astype(np.int32).reshape(2, num_tokens)
-    ours = _in_chunks(executor, sequences, slots)
-    plain = _plainly(model, sequences[0])
+    try:
+        ours = _in_chunks(executor, sequences, slots)
+        plain = _plainly(model, sequences[0])
+    except FORWARD_ERRORS as error:
+        raise UnsupportedModelError(
+            f"{model.config.model_type}: a forward pass over {num_tokens} tokens fails: {one_line(error)}"
+        ) from error
     difference = float((ours - plain).abs().mean() / plain.std().clamp(min=1e-6))
     if not difference <= _TOLERANCE[model.dtype]:
         raise UnsupportedModelError(
