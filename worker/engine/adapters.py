@@ -62,7 +62,8 @@ class _Place:
     users: set[Sequence] = field(default_factory=set)  # that run with it
     used_at: float = 0.0  # when one last started, or it was last given away
     fresh: bool = False  # none of those it was brought for has started yet
-    missed_since: float | None = None  # when another adapter could have had the place, were it not fresh
+    promised_at: float | None = None  # when somebody was last told to be ready to start
+    missed_since: float | None = None  # when another adapter could have had the place, were it not kept for these
     closing_since: float | None = None  # nobody starts with it any more, because another adapter waits for a place
 
 
@@ -89,7 +90,8 @@ class AdapterPlaces:
     longest ago closes: those that run finish, nobody else starts, so whoever waits gets a place however busy the
     others are. If that takes longer than `patience_s`, those that run are paused, and wait for a place in their turn.
     Should slots be so scarce that what one has computed is gone by its next turn, that turn is twice as long.
-    What was brought for somebody who then lacks slots keeps its place from others for `patience_s` at most.
+    Nobody loses a place between being told to be ready and starting. Who never starts, for want of slots, keeps it, and
+    what was brought for it, from others for `patience_s` at most.
 
     Invariant: a place has as many users as sequences run with its adapter; an adapter lies at one place at most.
     """
@@ -163,7 +165,10 @@ class AdapterPlaces:
                 self._want_no_more(revision)
 
     def is_ready(self, sequence: Sequence, now: float) -> bool:
-        """Whether a waiting sequence may start as far as its adapter goes. If not, that is on its way, or waits."""
+        """Whether a waiting sequence may start as far as its adapter goes. If not, that is on its way, or waits.
+
+        It may `take` its place as long as the time is `now`, whoever else is asked for meanwhile.
+        """
         revision = sequence.request.adapter_revision
         if not revision:
             return True
@@ -176,14 +181,17 @@ class AdapterPlaces:
         # Looked at first: a load that has failed by now leaves the place empty.
         if place is None or self._is_on_its_way(place) or place.revision != revision:
             return False
-        return place.closing_since is None
+        if place.closing_since is not None:
+            return False
+        place.promised_at = now
+        return True
 
     def take(self, sequence: Sequence, now: float) -> None:
         """A sequence that is ready starts."""
         if revision := sequence.request.adapter_revision:
             place = self._at[revision]
             place.users.add(sequence)
-            place.used_at, place.fresh = now, False
+            place.used_at, place.fresh, place.missed_since = now, False, None
             sequence.adapter_place = place.number
             self._begin_turn(sequence)
 
@@ -251,11 +259,16 @@ class AdapterPlaces:
     def _is_free(self, place: _Place, now: float) -> bool:
         if place.users or self._is_on_its_way(place):
             return False
-        if not (place.fresh and self.num_alive(place.revision)):
+        promised = place.promised_at == now
+        if not promised and (not place.fresh or place.closing_since is not None or not self.num_alive(place.revision)):
             return True
         if place.missed_since is None:
             place.missed_since = now
-        return now - place.missed_since >= self._patience_s
+        if now - place.missed_since < self._patience_s:
+            return False
+        if promised and place.closing_since is None:
+            place.closing_since = now  # whoever does not start now has waited for slots for long enough
+        return not promised
 
     def _regret(self, place: _Place) -> tuple[bool, float, int]:
         """How much it would be missed: smaller goes first."""
@@ -266,7 +279,7 @@ class AdapterPlaces:
         if place.revision:
             del self._at[place.revision]
         place.revision, place.closing_since = revision, None
-        place.used_at, place.fresh, place.missed_since = now, True, None
+        place.used_at, place.fresh, place.promised_at, place.missed_since = now, True, None, None
         self._want_no_more(revision)
         self._at[revision] = place
         place.ticket = self._source.load(revision, place.number)

@@ -8,7 +8,9 @@ from tests.unit.worker.engine.adapter_rig import PATIENCE, AdapterRig, adapted
 from tests.unit.worker.engine.harness import prompt
 from worker.config import EngineConfig
 from worker.engine import FinishReason
+from worker.engine.adapters import AdapterPlaces
 from worker.engine.fake import FakeAdapters, FakeTicket
+from worker.engine.sequence import Sequence
 from worker.errors import FailureCode
 
 
@@ -325,3 +327,40 @@ def test_turns_grow_until_everybody_gets_on_where_no_kv_survives_until_the_next(
     rig.assert_true()
     alone = 3 * (40 // 3 + 1 + 20)
     assert num_steps < 6 * alone
+
+
+def waiting(places: AdapterPlaces, number: int, revision: str) -> Sequence:
+    """A sequence that waits to start with an adapter."""
+    sequence = Sequence(adapted(number, revision), number, 0.0, frozenset())
+    places.add(revision)
+    places.joined(sequence)
+    return sequence
+
+
+def resident(places: AdapterPlaces, sequence: Sequence) -> None:
+    """Its adapter has come, been used, and waits for it again."""
+    assert places.is_ready(sequence, now=0.0)
+    places.take(sequence, now=0.0)
+    places.give_back(sequence)
+
+
+def test_who_was_told_to_be_ready_may_start_whoever_is_asked_for_before_that() -> None:
+    source = FakeAdapters(1)
+    places = AdapterPlaces(source, PATIENCE)
+    first, other = waiting(places, 0, "a"), waiting(places, 1, "b")
+    resident(places, first)
+    assert places.is_ready(first, now=1.0)
+    assert not places.is_ready(other, now=1.0)
+    places.take(first, now=1.0)
+    assert source.loads == [("a", 0)]
+
+
+def test_who_is_always_ready_and_never_starts_gives_its_place_up_after_a_while() -> None:
+    places = AdapterPlaces(FakeAdapters(1), PATIENCE)
+    first, other = waiting(places, 0, "a"), waiting(places, 1, "b")
+    resident(places, first)
+    started_at = next(
+        now for now in range(1, 100) if (places.is_ready(first, float(now)), places.is_ready(other, float(now)))[1]
+    )
+    assert started_at == pytest.approx(PATIENCE, abs=2)
+    places.take(other, float(started_at))
