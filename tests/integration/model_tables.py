@@ -49,6 +49,8 @@ def _features(name: str) -> Iterator[str]:
         yield "sinks"
     if any(shape.key_dim != shape.value_dim for shape in shapes):
         yield "keys and values of different sizes"
+    if len({(shape.kv_heads, shape.key_dim) for shape in shapes}) > 1:
+        yield "heads that differ by layer"
     rope = getattr(text_config(model), "rope_parameters", None) or {}
     rope_type = rope.get("rope_type", "default")
     if rope_type != "default":

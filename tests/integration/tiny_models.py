@@ -32,6 +32,9 @@ _SHARED = {"moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_
            "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}  # fmt: skip
 _LATENT = {"head_dim": None, "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
            "qk_rope_head_dim": 8, "v_head_dim": 12} | _SHARED  # fmt: skip
+_FOUR_LAYERS = {"num_hidden_layers": 4, "sliding_window": WINDOW, "layer_types": [_SLIDING, _FULL] * 2,
+                "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97}  # fmt: skip
+_WIDER = {"per_layer_config": {"1": {"head_dim": 16}, "3": {"head_dim": 16}}}
 _GPTJ = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "rotary_dim": 4, "num_key_value_heads": None,
          "head_dim": None}  # fmt: skip
 _GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256, "num_key_value_heads": None, "head_dim": None}
@@ -67,6 +70,18 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", _MIXED | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0}),
     "gemma3": ("gemma3_text", _MIXED | {"query_pre_attn_scalar": 8}),
+    "gemma3n": (
+        "gemma3n_text",
+        _FOUR_LAYERS | {"num_kv_shared_layers": 2, "intermediate_size": [48] * 4, "laurel_rank": 8,
+                        "altup_num_inputs": 2, "activation_sparsity_pattern": [0.0] * 4},
+    ),
+    "gemma4": ("gemma4_text", _FOUR_LAYERS | _WIDER),
+    "gemma4-shared": ("gemma4_text", _FOUR_LAYERS | _WIDER | {"num_kv_shared_layers": 2}),
+    "gemma4-moe": (
+        "gemma4_text",
+        _FOUR_LAYERS | _WIDER
+        | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24},
+    ),
     "gpt-oss": ("gpt_oss", _MIXED | _ROUTED),
     "phi3-window": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": (
@@ -96,7 +111,19 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "granite-moe-shared": ("granitemoeshared", _ROUTED | {"shared_intermediate_size": 24}),
     "deepseek-v2": ("deepseek_v2", _LATENT | {"q_lora_rank": None}),
     "deepseek-v3": ("deepseek_v3", _LATENT | {"q_lora_rank": 16}),
+    "youtu": ("youtu", _LATENT | {"q_lora_rank": 16}),
+    "minicpm3": ("minicpm3", _LATENT | {"q_lora_rank": 16}),
+    "glm4-moe-lite": ("glm4_moe_lite", _LATENT | {"q_lora_rank": 16}),
     "dots1": ("dots1", _SHARED),
+    "solar-open": ("solar_open", _SHARED),
+    "exaone": ("exaone", {}),
+    "exaone-moe": (
+        "exaone_moe",
+        _MIXED | _MOE | {"num_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    ),
+    "granite-window": ("granite_swa", _MIXED),
+    "internlm3": ("internlm3", {}),
+    "hyperclovax": ("hyperclovax", {}),
     "minimax-m2": ("minimax_m2", _ROUTED),
     "hunyuan": ("hunyuan_v1_dense", {}),
     "hunyuan-moe": ("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2}),
