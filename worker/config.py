@@ -57,8 +57,8 @@ class EngineConfig:
     cached_token_cost: Annotated[float, Ge(0), Le(1)] = 0.1
     fair_quantum_tokens: PositiveInt = 2048
     # Prompt tokens of one forward pass while a tenant that floods this worker is not alone here: the longer a pass, the
-    # longer everybody else waits for its end.
-    contested_prompt_tokens: PositiveInt = 128
+    # longer everybody else waits for its end. None: a quarter of max_step_tokens.
+    contested_prompt_tokens: PositiveInt | None = None
     # Who waits longer may go before others of its tenant whose prefix is cached, and of higher priority, now and then.
     max_wait_s: PositiveFloat = 10.0
     # A sequence starts only when this many tokens beyond its prompt have slots as well, for itself and for each one

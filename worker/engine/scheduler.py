@@ -93,7 +93,9 @@ class Scheduler:
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
-        self._prompts = PromptShares(config.max_chunk_tokens, config.contested_prompt_tokens)
+        self._prompts = PromptShares(
+            config.max_chunk_tokens, config.contested_prompt_tokens or max(1, config.max_step_tokens // 4)
+        )
         self._running: list[Sequence] = []  # ascending by precedence
 
     @property
@@ -398,13 +400,14 @@ class Scheduler:
         fits = self._slots.fits(sequence, lease.num_tokens, self._running)
         if fits:
             lease.load_back(now=now)
+        cached_tokens = lease.num_slots  # those of a load back that has begun included
         sequence.start(lease)
         num_tokens = 0 if lease.loading else self._chunk_tokens(sequence, draft)
         if not (fits and (lease.loading or self._slots.secure(sequence, num_tokens, now))):
             sequence.stop()
             lease.release()
             return False
-        self._line.start(sequence, lease.num_slots if lease.loading else lease.num_tokens)
+        self._line.start(sequence, cached_tokens)
         self._hits.forget(sequence)
         self._contention.forget(sequence)
         self._adapters.take(sequence, now)

@@ -9,6 +9,9 @@ from collections.abc import Sequence as SequenceOf
 from worker.engine.sequence import Sequence
 from worker.engine.waiting import Front
 
+_MARGIN = 1.25
+"""Who has something already starts more only if another one that pauses for it keeps this much of its fair share."""
+
 
 class Shares:
     """Who has how much of the places and slots at one moment, against its fair share."""
@@ -43,11 +46,16 @@ class Shares:
 
     def gives_place_to(self, sequence: Sequence) -> Sequence | None:
         """Return who is to pause so that a waiting `sequence` gets a place: the newest one of who is most above."""
-        return self._newest([other for other in self._victims(sequence) if self._can_spare_place(other)], self._places)
+        margin = _MARGIN if self._places.get(sequence.request.tenant) else 1.0
+        victims = [other for other in self._victims(sequence) if self._can_spare_place(other, margin)]
+        return self._newest(victims, self._places)
 
     def gives_slots_to(self, sequence: Sequence) -> Sequence | None:
-        """Return who is to pause so that a waiting `sequence` gets slots: the newest one of who is most above."""
-        return self._newest([other for other in self._victims(sequence) if self._can_spare_slots(other)], self._slots)
+        """Return who is to pause so that `sequence` gets slots: the newest one of who is most above."""
+        more = sequence.lease is None and self._slots.get(sequence.request.tenant)
+        margin = _MARGIN if more else 1.0
+        victims = [other for other in self._victims(sequence) if self._can_spare_slots(other, margin)]
+        return self._newest(victims, self._slots)
 
     def _victims(self, sequence: Sequence) -> list[Sequence]:
         # Never the first by precedence: it ends, whatever others do.
@@ -64,15 +72,15 @@ class Shares:
             default=None,
         )
 
-    # With one less a tenant still has its fair share; so nothing is taken back and forth.
+    # With one less a tenant still has its fair share and some more; so nothing is taken back and forth.
 
-    def _can_spare_place(self, sequence: Sequence) -> bool:
+    def _can_spare_place(self, sequence: Sequence, margin: float) -> bool:
         tenant = sequence.request.tenant
-        return self._places[tenant] - 1 >= max(1.0, self._fair(tenant) * self._num_places)
+        return self._places[tenant] - 1 >= max(1.0, margin * self._fair(tenant) * self._num_places)
 
-    def _can_spare_slots(self, sequence: Sequence) -> bool:
+    def _can_spare_slots(self, sequence: Sequence, margin: float) -> bool:
         tenant = sequence.request.tenant
-        return self._slots[tenant] - _own_slots(sequence) >= self._fair(tenant) * self._num_slots
+        return self._slots[tenant] - _own_slots(sequence) >= margin * self._fair(tenant) * self._num_slots
 
     def _fair(self, tenant: str) -> float:
         return self._weights[tenant] / self._weight

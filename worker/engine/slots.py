@@ -51,23 +51,25 @@ class SlotBudget:
         """Return who has to give its slots up for `sequence`, which is one of `running`: it itself, if nobody else.
 
         The last one does whose slots can be had: not what another tenant is promised, nor what one that has no more
-        than its share would lose to one that has more. Whose tenant is promised slots that it lacks, comes before older
-        ones of others, too. All that holds but for the first, which gets whatever isn't promised.
+        than its share would lose to one that has more. Whose tenant is promised slots that it lacks, or has less than
+        its share, comes before older ones of others, too. The first of all gets whatever isn't promised.
         """
         place = running.index(sequence)
-        takes_more = place > 0 and shares.is_above(sequence.request.tenant)
+        takes_more = shares.is_above(sequence.request.tenant)
         for other in reversed(running[place + 1 :]):
-            if other.request.tenant == sequence.request.tenant:
+            keeps = self._is_within_floor(other, running) or (takes_more and not shares.is_above(other.request.tenant))
+            if other.request.tenant == sequence.request.tenant or not keeps:
                 return other
-            if not self._is_within_floor(other, running) and not (
-                takes_more and not shares.is_above(other.request.tenant)
-            ):
-                return other
+        if place == 0:
+            for other in reversed(running[1:]):
+                if not self._is_within_floor(other, running):
+                    return other
         if self._is_within_floor(sequence, running, self._cache.page_size):
             for other in reversed(running[1:place]):
                 if not self._is_within_floor(other, running):
                     return other
-        return sequence
+        richer = None if takes_more else shares.gives_slots_to(sequence)
+        return sequence if richer is None or self._is_within_floor(richer, running) else richer
 
     def _is_within_floor(self, sequence: Sequence, running: SequenceOf[Sequence], more_slots: int = 0) -> bool:
         """Whether the tenant of `sequence` has no more than it is promised, and wouldn't with `more_slots`."""
