@@ -234,9 +234,13 @@ class SamplingParams(_message.Message):
     seed: _builtins.int
     """Same seed, same request, same answer. Default: chosen by the gateway."""
     ignore_eos: _builtins.bool
-    """Go on past the model's end-of-sequence token. Default false."""
+    """Go on past the model's end-of-sequence token. Default false. Of no effect
+    under a constraint.
+    """
     min_new_tokens: _builtins.int
-    """No end-of-sequence or stop token before this many tokens. Default 0."""
+    """No end-of-sequence or stop token before this many tokens. Default 0. A
+    constraint that leaves nothing else is stronger.
+    """
     logprobs: _builtins.int
     """Report log probabilities: of the chosen token and of this many likeliest
     ones. Default: none reported. 0 to 20.
@@ -252,18 +256,22 @@ class SamplingParams(_message.Message):
     is computed for that, whatever is cached. Default: none. 0 to 20.
     """
     json_schema: _builtins.str
-    """A JSON document that fulfils this JSON schema."""
+    """A JSON document that fulfils this JSON schema. Keywords that can't be
+    held to (uniqueItems, not, if, ...) are refused. At most 65,536 bytes.
+    """
     regex: _builtins.str
-    """Text that this regular expression matches as a whole."""
+    """Text that this regular expression matches as a whole, without
+    look-around and back-references. At most 65,536 bytes.
+    """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Generation ends before the first of these strings. At most 16 of at most
+        """A completion ends before the first of these strings. At most 16 of at most
         256 characters each.
         """
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Generation ends with the first of these tokens. At most 64."""
+        """A completion ends with the first of these tokens. At most 64."""
 
     @_builtins.property
     def choice(self) -> Global___Choice:
@@ -366,7 +374,9 @@ class Choice(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At least 1 and at most 256, each of at least one character."""
+        """At least 1 and at most 256, each of at least one character; of at most
+        65,536 bytes together.
+        """
 
     def __init__(
         self,

@@ -61,8 +61,8 @@ class InferenceServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Streams the tokens of one completion. The last message carries
-        finish_reason and usage.
+        """Streams the tokens of one completion, or of several (`n`). The last message
+        of each carries its finish_reason, the last one of all the usage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

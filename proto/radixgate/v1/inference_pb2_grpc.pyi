@@ -37,8 +37,8 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Streams the tokens of one completion. The last message carries
-    finish_reason and usage.
+    """Streams the tokens of one completion, or of several (`n`). The last message
+    of each carries its finish_reason, the last one of all the usage.
     """
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]
     """Counts the tokens of a prompt as Generate would see them, chat template
@@ -58,8 +58,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Streams the tokens of one completion. The last message carries
-    finish_reason and usage.
+    """Streams the tokens of one completion, or of several (`n`). The last message
+    of each carries its finish_reason, the last one of all the usage.
     """
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]  # type: ignore[assignment]
     """Counts the tokens of a prompt as Generate would see them, chat template
@@ -82,8 +82,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
-        """Streams the tokens of one completion. The last message carries
-        finish_reason and usage.
+        """Streams the tokens of one completion, or of several (`n`). The last message
+        of each carries its finish_reason, the last one of all the usage.
         """
 
     @_abc_1.abstractmethod

@@ -551,7 +551,7 @@ class SequenceOutput(_message.Message):
     finish_reason: _inference_pb2.FinishReason.ValueType
     index: _builtins.int
     """Which completion of the sequence, where there are several (`n`). An error
-    ends all of them, and is told of each that had not ended.
+    ends all of them, and is told once.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
