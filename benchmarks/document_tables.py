@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.adapters_report import labels
 from benchmarks.breakdown_report import STEP_COLUMNS
 from benchmarks.step import PARTS
 from benchmarks.ttft_report import formula
@@ -173,6 +174,34 @@ def ttft(report: Report) -> str:
     ]
     fitted = f"Fitted: {formula(report)}. It is off by {report['max_deviation']:.0%} at worst."
     return f"{fitted}\n\n{table(['prompt', 'cached', 'first token, ms', 'fitted, ms', 'off by'], rows)}"
+
+
+def adapters(report: Report) -> str:
+    """What adapters cost two workloads, and what it costs to have more of them than places."""
+    names = labels(report)
+    ratios = {"one": "ratio_one", "many": "ratio_many"}
+    rows = [
+        [
+            f"{workload}, {names[side]}",
+            f"{found[side]['wall_s']:.2f}",
+            f"{found[ratios[side]]:.2f}" if side in ratios else "",
+            f"{found[side]['ttft_mean_s']:.2f}",
+            f"{found[side]['itl_mean_ms']:.1f}",
+        ]
+        for workload, found in report["speed"].items()
+        for side in names
+    ]
+    speed = table(["", "wall, s", "to base", "first token, mean, s", "between tokens, ms"], rows)
+    places, settings = report["places"], report["settings"]
+    waits = ", ".join(
+        f"{places[side]['adapters']} adapters {1e3 * places[side]['ttft_p99_s']:,.0f} ms"
+        for side in ("fitting", "crowded")
+    )
+    return (
+        f"Rank {settings['rank']}, every linear layer; medians of {settings['repetitions']}.\n\n{speed}\n\n"
+        f"{places['places']} places, {places['requests_per_s']:.1f} requests a second, adapters drawn by Zipf's law; 99 of "
+        f"100 first tokens within: {waits}, {places['ratio']:.2f} times as long."
+    )
 
 
 def _beside(found: Report, key: str, form: str, *, ratio: bool = True) -> str:
