@@ -181,6 +181,7 @@ class Scheduler:
             assert sequence.num_computed <= sequence.lease.num_tokens, "computed tokens without slots"
             assert sequence.num_computed < sequence.num_known, "a running sequence has nothing to do"
         self._adapters.check(self._running)
+        self._line.check()
         for sequence in self._line.members():
             assert sequence.lease is None, f"{sequence.request.sequence_id} waits and holds slots"
             assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"

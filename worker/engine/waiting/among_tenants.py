@@ -95,6 +95,14 @@ class TenantsLine:
                 continue
             yield sequence
 
+    def check(self) -> None:
+        queues = [queue for tenants in self._priorities.values() for queue in tenants.values()]
+        assert all(queues), "a tenant without anybody waiting is remembered"
+        assert sum(map(len, queues)) == self._num_waiting, "the line miscounts who waits"
+        for queue in queues:
+            queue.check()
+        self._turns.check()
+
     def _next_priority(self, passes: dict[int, "_Pass"], now: float) -> int:
         highest = max(passes)
         if len(passes) == 1 or self._starts_since_aged < AGED_EVERY - 1:

@@ -56,6 +56,10 @@ class SortedLine:
     def published(self, sequence: Sequence, num_tokens: int) -> None:
         return
 
+    def check(self) -> None:
+        keys = [self._sort_key(sequence) for sequence in self._line]
+        assert keys == sorted(set(keys)), "the line is out of order"
+
 
 def first_come(sequence: Sequence) -> tuple[bool, int]:
     return (not sequence.was_paused, sequence.order)

@@ -75,3 +75,7 @@ class WaitingLine(Protocol):
     def published(self, sequence: Sequence, num_tokens: int) -> None:
         """The cache has the first `num_tokens` tokens of a running sequence's key from now on."""
         ...
+
+    def check(self) -> None:
+        """Verify the line's invariants; raises AssertionError."""
+        ...

@@ -35,6 +35,10 @@ class Turns(Protocol):
         """Whether a tenant may start one although each of the `contenders` has some that wait as well."""
         ...
 
+    def check(self) -> None:
+        """Verify the invariants; raises AssertionError."""
+        ...
+
 
 class RoundRobin:
     """One start for each tenant in turn, whatever it costs."""
@@ -69,3 +73,7 @@ class RoundRobin:
 
     def may_start(self, tenant: str, contenders: Iterable[str]) -> bool:
         return True
+
+    def check(self) -> None:
+        assert self._num_waiting.keys() == self._last_turns.keys(), "a tenant without anybody waiting is remembered"
+        assert all(self._num_waiting.values()), "a tenant without anybody waiting is remembered"

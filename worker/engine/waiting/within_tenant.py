@@ -34,6 +34,10 @@ class PrefixOrder(Protocol):
         """The cache has the first `num_tokens` tokens of a sequence's key."""
         ...
 
+    def check(self) -> None:
+        """Verify the invariants; raises AssertionError."""
+        ...
+
 
 class LongestCachedFirst:
     """Longest cached prefix first, then arrival, so that what is cached is used while it is.
@@ -88,6 +92,11 @@ class LongestCachedFirst:
             self._withdraw(other.order)
             self._enter(other.order, self._cached.cached_tokens(other))
 
+    def check(self) -> None:
+        self._tree.check()
+        assert self._line == sorted((-known, order) for order, known in self._known.items()), "the line is out of order"
+        assert self._known.keys() == self._sequences.keys(), "hits of strangers are remembered"
+
     def _gains(self, sequence: Sequence, cached_tokens: int) -> bool:
         # At least one token is always left to compute, and hits are whole pages.
         page_size = self._cached.page_size
@@ -126,6 +135,9 @@ class DepthFirst:
 
     def published(self, sequence: Sequence, num_tokens: int) -> None:
         return
+
+    def check(self) -> None:
+        self._tree.check()
 
 
 class TenantQueue:
@@ -200,6 +212,12 @@ class TenantQueue:
             if sequence.order not in handed_out and sequence.order in self._new:
                 handed_out.add(sequence.order)
                 yield sequence
+
+    def check(self) -> None:
+        """Verify the invariants; raises AssertionError."""
+        self._order.check()
+        assert not self._paused.keys() & self._new.keys(), "a sequence waits twice"
+        assert self.num_tokens == sum([each.num_known for each in self.members()]), "tokens that wait are miscounted"
 
     def _overdue(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
         for sequence in tuple(self._new.values()):
