@@ -1,6 +1,7 @@
 """Which sequences are alive, and which of them are completions of one request."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 from worker.engine.ports import SequenceId
 from worker.engine.sequence import Sequence
@@ -15,11 +16,13 @@ class Completions:
 
     def __init__(self) -> None:
         self._alive: dict[SequenceId, list[Sequence]] = {}
-        self._num_unborn: dict[SequenceId, int] = {}
+        self._num_unborn: dict[SequenceId, int] = {}  # of those whose prompt is not computed
+        self._num_alive = 0
+        self._num_expected = 0  # unborn ones included
 
     def __len__(self) -> int:
         """How many there are of all requests, the unborn ones included."""
-        return self.num_alive + sum(self._num_unborn.values())
+        return self._num_expected
 
     def __contains__(self, sequence_id: SequenceId) -> bool:
         return sequence_id in self._alive
@@ -30,7 +33,7 @@ class Completions:
 
     @property
     def num_alive(self) -> int:
-        return sum(map(len, self._alive.values()))
+        return self._num_alive
 
     def of(self, sequence_id: SequenceId) -> tuple[Sequence, ...]:
         """Return those of a request that are alive."""
@@ -38,14 +41,18 @@ class Completions:
 
     def add(self, leader: Sequence) -> None:
         sequence_id = leader.request.sequence_id
+        n = leader.request.params.n
         self._alive[sequence_id] = [leader]
-        if leader.request.params.n > 1:
-            self._num_unborn[sequence_id] = leader.request.params.n - 1
+        self._num_alive += 1
+        self._num_expected += n
+        if n > 1:
+            self._num_unborn[sequence_id] = n - 1
 
-    def born(self, leader: Sequence, branches: Iterable[Sequence]) -> None:
+    def born(self, leader: Sequence, branches: SequenceOf[Sequence]) -> None:
         """Take in all the branches of a leader that is alive."""
         sequence_id = leader.request.sequence_id
         self._alive[sequence_id].extend(branches)
+        self._num_alive += len(branches)
         del self._num_unborn[sequence_id]
 
     def remove(self, sequence: Sequence) -> None:
@@ -53,6 +60,16 @@ class Completions:
         sequence_id = sequence.request.sequence_id
         alive = self._alive[sequence_id]
         alive.remove(sequence)
+        self._num_alive -= 1
+        self._num_expected -= 1
         if not alive:
             del self._alive[sequence_id]
-            self._num_unborn.pop(sequence_id, None)
+            self._num_expected -= self._num_unborn.pop(sequence_id, 0)
+
+    def check(self) -> None:
+        """Verify the invariants; raises AssertionError."""
+        assert all(self._alive.values()), "a request without a sequence"
+        assert not any(sequence.ended for sequence in self), "an ended sequence is alive"
+        assert self._num_alive == sum(map(len, self._alive.values())), "living sequences are miscounted"
+        unborn = sum(self._num_unborn.values())
+        assert self._num_expected == self._num_alive + unborn, "completions to come are miscounted"

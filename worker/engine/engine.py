@@ -252,7 +252,7 @@ class Engine:
         self._scheduler.check()
         alive = self._scheduler.num_running + self._scheduler.num_waiting
         assert alive == self._completions.num_alive, "the scheduler and the engine disagree on who is alive"
-        assert not any(sequence.ended for sequence in self._completions), "an ended sequence is alive"
+        self._completions.check()
         self._cache.check()
 
     def _refusal(self, request: Request) -> Failure | None:

@@ -164,11 +164,13 @@ class Sequence:
 
         First the tokens of the prompt that are to be scored, then what is sampled.
         """
+        last = row + end - start - 1
+        if self.outputs:
+            return [self._next_row(last, self.params)] if end == self.num_known else []
         rows = []
         if self.scores:
             rows = [self._score_row(row + position - start, position + 1) for position in self._scored_by(start, end)]
         if end == self.num_known:
-            last = row + end - start - 1
             rows += [self._next_row(last, branch_params(self.params, index)) for index in range(self.num_next)]
         return rows
 
