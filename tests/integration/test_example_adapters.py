@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.prompts.encoder import PromptEncoder
+from metrics.worker import WorkerMetrics
 from tests.fakes.worker_stack import Gateway, config, running_worker
 from tests.tools import REPOSITORY
-from worker.config import AdapterConfig, LoraConfig
+from worker.config import AdapterConfig, EngineConfig, LoraConfig
+from worker.lora.errors import AdapterError
 from worker.model.loading import LoadedModel
 
 pytestmark = pytest.mark.model
@@ -102,3 +104,17 @@ async def test_what_is_cached_for_one_is_not_there_for_the_other(client: Client)
     admissions = [client.admission(number) for number in numbers]
     assert [admission.cached.device for admission in admissions[:3]] == [0, 0, 0]
     assert [admission.cached.device for admission in admissions[3:]] == [admissions[0].prompt_tokens - 1] * 3
+
+
+async def test_a_worker_without_places_says_so_to_whoever_brings_an_adapter(fp32_model: LoadedModel) -> None:
+    adapters = fp32_model.adapters(EngineConfig(max_resident_adapters=0), lambda: None, WorkerMetrics("w"))
+    with pytest.raises(AdapterError, match=r"worker\.engine\.max_resident_adapters is 0"):
+        adapters.read(ADAPTERS / "pirate")
+
+
+async def test_a_rank_over_the_limit_is_refused_with_the_limit(fp32_model: LoadedModel) -> None:
+    adapters = fp32_model.adapters(EngineConfig(max_adapter_rank=4), lambda: None, WorkerMetrics("w"))
+    with pytest.raises(AdapterError, match="4"):
+        adapters.read(ADAPTERS / "pirate")
+    assert adapters.read(ADAPTERS / "tagger").rank == 4
+    adapters.close()
