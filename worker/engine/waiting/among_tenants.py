@@ -28,6 +28,7 @@ class TenantsLine:
         self._priorities: dict[int, _Tenants] = {}  # no queue is empty
         self._num_waiting = 0
         self._starts_since_aged = 0
+        self._front: dict[str, Front] | None = None  # None: somebody has come or gone since it was known
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -40,6 +41,7 @@ class TenantsLine:
         tenants[tenant].push(sequence)
         self._turns.arrived(sequence)
         self._num_waiting += 1
+        self._front = None
 
     def remove(self, sequence: Sequence) -> None:
         queue = self._queue_of(sequence)
@@ -71,11 +73,12 @@ class TenantsLine:
                 yield from queue.members()
 
     def front(self) -> Mapping[str, Front]:
-        front: dict[str, Front] = {}
-        for priority in sorted(self._priorities):
-            for tenant, queue in self._priorities[priority].items():
-                front[tenant] = Front(priority, queue.weight, queue.num_tokens)
-        return front
+        if self._front is None:
+            self._front = {}
+            for priority in sorted(self._priorities):
+                for tenant, queue in self._priorities[priority].items():
+                    self._front[tenant] = Front(priority, queue.weight, queue.num_tokens)
+        return self._front
 
     def candidates(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
         passes = {
@@ -89,7 +92,7 @@ class TenantsLine:
                 del passes[priority]
                 continue
             tenant = sequence.request.tenant
-            if tenant in held or not self._turns.may_start(tenant, passes[priority].contenders()):
+            if tenant in held or not passes[priority].may_start(tenant):
                 held.add(tenant)
                 passes[priority].skip_tenant()
                 continue
@@ -119,6 +122,7 @@ class TenantsLine:
 
     def _after_removal(self, sequence: Sequence) -> None:
         self._num_waiting -= 1
+        self._front = None
         priority, tenant = sequence.request.priority, sequence.request.tenant
         tenants = self._priorities[priority]
         if not len(tenants[tenant]):
@@ -133,41 +137,52 @@ class _Pass:
     def __init__(self, turns: Turns, tenants: _Tenants, now: float, is_ready: Readiness) -> None:
         self._turns = turns
         self._tenants = tenants
-        self._orders = {tenant: queue.ordered(now, is_ready) for tenant, queue in tenants.items()}
+        self._now = now
+        self._is_ready = is_ready
+        self._orders: dict[str, Iterator[Sequence]] = {}
         self._heap = [(turns.key(tenant), tenant) for tenant in tenants]
         heapify(self._heap)
-        self._last: str | None = None  # whose sequence was handed out last; its key may have changed
+        self._last: Sequence | None = None  # handed out
+        self._limit: float | None = None  # None: somebody has started since it was known
 
     def next(self) -> Sequence | None:
         """Return the next one that is ready; None: there is nobody left."""
         self._return_last()
         while self._heap:
             key, tenant = heappop(self._heap)
-            if tenant not in self._tenants:
+            queue = self._tenants.get(tenant)
+            if queue is None:
                 continue
             if (current := self._turns.key(tenant)) != key:
                 heappush(self._heap, (current, tenant))
                 continue
-            sequence = next(self._orders[tenant], None)
-            if sequence is not None:
-                self._last = tenant
-                return sequence
+            if tenant not in self._orders:
+                self._orders[tenant] = queue.ordered(self._now, self._is_ready)
+            self._last = next(self._orders[tenant], None)
+            if self._last is not None:
+                return self._last
         return None
 
     def skip_tenant(self) -> None:
         """Don't hand out any more of the tenant whose sequence was handed out last."""
         self._last = None
 
-    def contenders(self) -> Iterator[str]:
-        """Yield the tenants that have someone waiting who doesn't wait for storage himself."""
-        for tenant, queue in self._tenants.items():
-            if any(each.prefetch is None or not each.prefetch.pending for each in queue.members()):
-                yield tenant
+    def may_start(self, tenant: str) -> bool:
+        if self._limit is None:
+            self._limit = self._turns.limit([name for name, queue in self._tenants.items() if queue.contends()])
+        return self._turns.may_start(tenant, self._limit)
 
     def longest_wait_s(self, now: float) -> float:
         return max([queue.longest_wait_s(now) for queue in self._tenants.values()], default=0.0)
 
     def _return_last(self) -> None:
-        tenant, self._last = self._last, None
-        if tenant is not None and tenant in self._tenants:
+        """Whoever was handed out last may have started by now: its tenant's place is another one then."""
+        last, self._last = self._last, None
+        if last is None:
+            return
+        tenant = last.request.tenant
+        queue = self._tenants.get(tenant)
+        if queue is None or last not in queue:
+            self._limit = None
+        if queue is not None:
             heappush(self._heap, (self._turns.key(tenant), tenant))

@@ -7,6 +7,7 @@ it ends, so nobody gains by starting many at once.
     cost = prompt tokens computed + `cached_token_cost` for each cached one + tokens put out
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -118,10 +119,13 @@ class FairService:
             return (0, account.level, account.last_turn)
         return (1, account.level, account.last_turn)
 
-    def may_start(self, tenant: str, contenders: Iterable[str]) -> bool:
+    def limit(self, contenders: Iterable[str]) -> float:
+        """Return the least level."""
+        return min([self._active[tenant].level for tenant in contenders], default=math.inf)
+
+    def may_start(self, tenant: str, limit: float) -> bool:
         account = self._active[tenant]
-        lead = account.level - min([self._active[other].level for other in contenders], default=account.level)
-        return lead * account.weight <= self._largest
+        return (account.level - limit) * account.weight <= self._largest
 
     def check(self) -> None:
         """Verify the invariants; raises AssertionError."""

@@ -31,8 +31,12 @@ class Turns(Protocol):
         """Return what sorts the tenant that goes first to the front. `tenant` has sequences that wait."""
         ...
 
-    def may_start(self, tenant: str, contenders: Iterable[str]) -> bool:
-        """Whether a tenant may start one although each of the `contenders` has some that wait as well."""
+    def limit(self, contenders: Iterable[str]) -> float:
+        """Return what `may_start` is to be asked with, as long as these tenants wait and nobody starts."""
+        ...
+
+    def may_start(self, tenant: str, limit: float) -> bool:
+        """Whether a tenant may start one although others wait as well."""
         ...
 
     def check(self) -> None:
@@ -71,7 +75,10 @@ class RoundRobin:
     def key(self, tenant: str) -> TurnKey:
         return (self._last_turns[tenant],)
 
-    def may_start(self, tenant: str, contenders: Iterable[str]) -> bool:
+    def limit(self, contenders: Iterable[str]) -> float:
+        return 0.0
+
+    def may_start(self, tenant: str, limit: float) -> bool:
         return True
 
     def check(self) -> None:

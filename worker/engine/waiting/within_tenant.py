@@ -160,6 +160,9 @@ class TenantQueue:
     def __len__(self) -> int:
         return len(self._paused) + len(self._new)
 
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence.order in self._new or sequence.order in self._paused
+
     def push(self, sequence: Sequence) -> None:
         if sequence.was_paused:
             self._paused[sequence.order] = sequence
@@ -187,6 +190,14 @@ class TenantQueue:
     def members(self) -> Iterator[Sequence]:
         yield from tuple(self._paused.values())
         yield from tuple(self._new.values())
+
+    def contends(self) -> bool:
+        """Whether somebody waits for his turn, and not for storage."""
+        for waiting in (self._paused, self._new):
+            for sequence in waiting.values():
+                if sequence.prefetch is None or not sequence.prefetch.pending:
+                    return True
+        return False
 
     def longest_wait_s(self, now: float) -> float:
         """Return how long the first one waits that has come; of an empty queue, 0."""

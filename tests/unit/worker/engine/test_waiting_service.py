@@ -176,12 +176,12 @@ def test_nobody_starts_who_is_ahead_of_one_that_waits_by_more_than_the_largest_r
         turns.arrived(waiting(order, [1] * 96, tenant="a"))
     turns.arrived(waiting(20, tenant="b"))
     num_started = 0
-    while turns.may_start("a", ["a", "b"]):
+    while turns.may_start("a", turns.limit(["a", "b"])):
         turns.started(waiting(num_started, [1] * 96, tenant="a"), 0)
         num_started += 1
     assert num_started == 2
-    assert turns.may_start("b", ["a", "b"])
-    assert turns.may_start("a", ["a"])
+    assert turns.may_start("b", turns.limit(["a", "b"]))
+    assert turns.may_start("a", turns.limit(["a"]))
 
 
 def test_memory_is_bounded_however_many_tenants_come_and_go() -> None:
