@@ -115,7 +115,8 @@ def _leave_admin_token(token: str) -> None:
 @contextmanager
 def _announced(ready_file: Path, deployment: Deployment, keys: dict[str, str]) -> Iterator[None]:
     """Keep the ready file while we serve."""
-    write_ready_file(ready_file, {"grpc": deployment.grpc, "metrics": list(deployment.metrics), "tenants": keys})
+    addresses = {"grpc": deployment.grpc, "worker": deployment.worker, "metrics": list(deployment.metrics)}
+    write_ready_file(ready_file, {**addresses, "tenants": keys})
     try:
         yield
     finally:

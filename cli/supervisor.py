@@ -75,6 +75,7 @@ class Deployment:
     grpc: str  # host:port of the gateway
     metrics: tuple[str, ...]  # URLs
     admin_token: str
+    worker: str  # host:port of the worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Supervisor:
         self._wait_until_serving(gateway["grpc"])
         self._listener.progress("Connecting gateway and worker", 1.0)
         urls = (gateway["metrics"], worker["metrics"])
-        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token)
+        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, worker["grpc"])
 
     def run(self) -> None:
         """Wait until asked to end. Raises ChildDiedError when a child ends before."""

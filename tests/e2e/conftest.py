@@ -4,8 +4,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.stack import Client, Stack, running_stack
+from tests.tools import REPOSITORY
 
-ARGUMENTS = ("--set", 'worker.model.dtype="fp32"', "--set", "worker.cache.num_slots=4096")
+ARGUMENTS = (
+    "--set", 'worker.model.dtype="fp32"', "--set", "worker.cache.num_slots=4096",
+    "--set", f"worker.lora.adapters.pirate={REPOSITORY}/examples/adapters/pirate",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
