@@ -5,6 +5,7 @@ Decides; moves no weights, and knows adapters by their revision only. Time is pa
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from worker.engine.sequence import Sequence
@@ -80,6 +81,7 @@ class _Adapter:
     alive: int = 0  # sequences that wait or run with it
     retiring: bool = False
     failed: bool = False  # the last time it was brought here
+    asked_at: float | None = None  # when a place for it was last looked for: once a step is enough
 
 
 class AdapterPlaces:
@@ -173,8 +175,10 @@ class AdapterPlaces:
         if not revision:
             return True
         if revision not in self._at:
-            if self._adapters[revision].failed:
-                return False  # it is about to end
+            adapter = self._adapters[revision]
+            if adapter.failed or adapter.asked_at == now:
+                return False  # with `failed` it is about to end
+            adapter.asked_at = now
             self._wanted.setdefault(revision, now)
             self._bring(revision, now)
         place = self._at.get(revision)
@@ -245,9 +249,12 @@ class AdapterPlaces:
 
     def _bring(self, revision: str, now: float) -> None:
         """Begin to bring an adapter here, if there is a place for it; else let one become free."""
+        first = list(islice(self._wanted, len(self._places)))
+        if revision not in first:
+            return  # all places are for those that wait for longer
         free = sorted((place for place in self._places if self._is_free(place, now)), key=self._regret)
-        rank = list(self._wanted).index(revision)
-        if rank < len(free):  # those that wait for longer have theirs
+        rank = first.index(revision)
+        if rank < len(free):
             self._load(revision, free[rank], now)
             return
         closing = sum(place.closing_since is not None for place in self._places)
