@@ -8,6 +8,8 @@ from llguidance import LLMatcher
 from worker.batch import Uint32Array
 from worker.engine.constraints import ConstraintFailed
 
+_MAX_REASON_CHARS = 120
+
 
 class CompiledConstraint:
     """A constraint over one model's tokens. Implements the engine's Constraint port.
@@ -38,7 +40,8 @@ class MatcherState:
     def accept(self, token_id: int) -> bool:
         matcher = self._matcher
         if not matcher.consume_token(token_id):
-            raise ConstraintFailed(f"a token does not fit: {_reason(matcher)}")
+            # In the compiler's words there would be the token's text, which belongs into no log.
+            raise ConstraintFailed(f"a token does not fit: {matcher.stop_reason()}")
         # Found out now, or when it was asked what may follow.
         if not matcher.is_stopped():
             self.allowed = self._allowed()
@@ -56,4 +59,6 @@ class MatcherState:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    return str(matcher.stop_reason())
+    """What ended it, in one line: the compiler is told to leave texts and grammars out of its words."""
+    told = matcher.get_error().splitlines()
+    return told[0].strip()[:_MAX_REASON_CHARS] if told else str(matcher.stop_reason())

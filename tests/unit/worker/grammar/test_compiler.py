@@ -132,6 +132,13 @@ def test_a_token_that_does_not_fit_fails_that_state_only(compiler: GrammarCompil
     assert whole.accept(a)
 
 
+def test_one_that_grows_too_complex_on_the_way_says_which_limit_it_met(compiler: GrammarCompiler) -> None:
+    constraint = compiled(compiler, Regex(".*a.{5000}"))
+    letters = [tiny_tokenizer().encode(letter).ids[0] for letter in "abcaadba"]
+    with pytest.raises(ConstraintFailed, match="too many"):
+        constraint.begin([letters[place * place % 8] for place in range(4000)])
+
+
 def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
     assert compiled(compiler, Regex("same")) is compiled(compiler, Regex("same"))
     assert compiled(compiler, Regex("same")) is not compiled(compiler, Regex("other"))
