@@ -34,6 +34,19 @@ class ChatOptions:
     max_new_tokens: int | None = None
     temperature: float = 0.0
     timeout_s: float = 600.0
+    json_schema: str = ""
+    regex: str = ""
+    choices: tuple[str, ...] = ()
+
+    def sampling(self) -> inference_pb2.SamplingParams:
+        sampling = inference_pb2.SamplingParams(max_new_tokens=self.max_new_tokens, temperature=self.temperature)
+        if self.json_schema:
+            sampling.json_schema = self.json_schema
+        if self.regex:
+            sampling.regex = self.regex
+        if self.choices:
+            sampling.choice.texts.extend(self.choices)
+        return sampling
 
 
 @dataclass(slots=True)
@@ -87,13 +100,12 @@ class Conversation:
 
     def _request(self, question: inference_pb2.ChatMessage) -> inference_pb2.GenerateRequest:
         options = self._options
-        sampling = inference_pb2.SamplingParams(max_new_tokens=options.max_new_tokens, temperature=options.temperature)
         return inference_pb2.GenerateRequest(
             model=options.model,
             adapter=options.adapter,
             scope=options.scope,
             chat=inference_pb2.ChatPrompt(messages=[*self._messages, question]),
-            sampling=sampling,
+            sampling=options.sampling(),
         )
 
 
@@ -102,6 +114,10 @@ def _api_key(context: click.Context, parameter: click.Parameter, value: str) -> 
     if not is_sendable(key):
         raise click.BadParameter("an API key is one line of printable ASCII characters")
     return key
+
+
+def _content(context: click.Context, parameter: click.Parameter, file: Any) -> str:
+    return "" if file is None else str(file.read())
 
 
 @click.command("chat")
@@ -120,9 +136,16 @@ def _api_key(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--scope", default="", help="Share cached prefixes only with requests of the same scope.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length limit of an answer.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, 1 the model as it is.")
+@click.option(
+    "--json-schema", type=click.File(), callback=_content, help="File of a JSON schema that each answer fulfils."
+)
+@click.option("--regex", default="", help="Each answer matches this regular expression as a whole.")
+@click.option("--choice", "choices", multiple=True, help="Each answer is one of these texts; give it several times.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, for scripts.")
 def command(message: Sequence[str], target: str, system: str, as_json: bool, **options: Any) -> None:
     """Chat with a model. With MESSAGE (or `-` for standard input) answers once; without, reads from the terminal."""
+    if sum([bool(options[name]) for name in ("json_schema", "regex", "choices")]) > 1:
+        raise click.UsageError("--json-schema, --regex and --choice exclude each other")
     with grpc.insecure_channel(target) as channel:
         conversation = Conversation(channel, ChatOptions(**options), system)
         if message:

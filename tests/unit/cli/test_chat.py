@@ -4,10 +4,13 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cli.chat import Answer, summary
+from radixgate.v1 import inference_pb2
+from tests.fakes.fake_worker import FakeWorker
 from tests.unit.cli.conftest import Command
 
 
@@ -27,6 +30,30 @@ def test_one_answer_for_a_script(command: Command, key: str) -> None:
     assert answer["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 4
     assert answer["usage"]["cached"] == {"device": 0, "host": 0, "storage": 0}
+
+
+def test_an_answer_may_be_held_to_a_choice_an_expression_or_a_schema(
+    command: Command, key: str, fake_worker: FakeWorker, tmp_path: Path
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["red", "blue"]}', encoding="utf-8")
+    for option, sent in (
+        (("--choice", "yes", "--choice", "no"), {"choice": {"texts": ["yes", "no"]}}),
+        (("--regex", "[ab]"), {"regex": "[ab]"}),
+        (("--json-schema", str(schema)), {"json_schema": '{"enum": ["red", "blue"]}'}),
+    ):
+        result = command.run("chat", "--key", key, "--max-new-tokens", "2", *option, "Well?")
+        assert result.exit_code == 0, result.output
+        (kind,) = sent
+        sampling = fake_worker.submits[-1].sampling
+        assert sampling.WhichOneof("constraint") == kind
+        assert getattr(sampling, kind) == getattr(inference_pb2.SamplingParams(**sent), kind)
+
+
+def test_an_answer_is_held_to_one_thing_at_a_time(command: Command, key: str) -> None:
+    result = command.run("chat", "--key", key, "--regex", "a", "--choice", "b", "Well?")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
 
 
 def test_text_goes_to_standard_output_and_what_it_cost_to_standard_error(command: Command, key: str) -> None:
