@@ -58,14 +58,15 @@ class Allowances:
 class PromptShares:
     """Divides what steps have for prompts.
 
-    As long as somebody who has little to compute, or nothing just now, is beside somebody who has much, all prompts
-    together get no more than `contested_tokens`, unless the former can use more. Else a flood would make every step
-    longer for those who have to wait for its end.
+    As long as somebody who has little to compute, or nothing just now, is beside a flood, all prompts together get no
+    more than `contested_tokens`, unless the former can use more. Else the flood would make every step longer for those
+    who have to wait for its end. A flood is a tenant that has more than `flood_tokens` to compute.
     """
 
-    def __init__(self, max_chunk_tokens: int, contested_tokens: int) -> None:
+    def __init__(self, max_chunk_tokens: int, contested_tokens: int, flood_tokens: int) -> None:
         self._max_chunk_tokens = max_chunk_tokens
         self._contested_tokens = contested_tokens
+        self._flood_tokens = flood_tokens
         self._around = TenantsAround()
 
     def seen(self, tenant: str, now: float) -> None:
@@ -85,7 +86,7 @@ class PromptShares:
             given = _divide_demands(left, little)
             left -= sum(given.values())
             contested = contested or bool(little)
-            if contested:
+            if contested and any(demand.all_tokens > self._flood_tokens for demand in much.values()):
                 used = num_tokens - allowed.withheld - left
                 withheld = max(0, left - max(0, self._contested_tokens - used))
                 allowed.withheld += withheld

@@ -28,6 +28,9 @@ _PRECEDENCE = attrgetter("precedence")
 _MAX_SCORES = 64
 """Tokens of prompts in one step that get log probabilities: each takes a row of logits as wide as the vocabulary."""
 
+_FLOOD_STEPS = 4
+"""A tenant with prompts for more steps than this floods the worker."""
+
 
 class _Draft:
     """A step while it is being decided."""
@@ -93,9 +96,9 @@ class Scheduler:
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
-        self._prompts = PromptShares(
-            config.max_chunk_tokens, config.contested_prompt_tokens or max(1, config.max_step_tokens // 4)
-        )
+        contested_tokens = config.contested_prompt_tokens or max(1, config.max_step_tokens // 4)
+        flood_tokens = _FLOOD_STEPS * config.max_step_tokens
+        self._prompts = PromptShares(config.max_chunk_tokens, contested_tokens, flood_tokens)
         self._running: list[Sequence] = []  # ascending by precedence
 
     @property

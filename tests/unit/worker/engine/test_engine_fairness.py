@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hicache.cache import Hit, PrefixCache
@@ -171,12 +172,12 @@ def test_a_large_request_that_does_not_fit_is_overtaken_for_a_while_and_not_for_
         if number == 20:
             rig.submit(of("b", 1000, length=180, max_new_tokens=5))
             ahead = {other for other in range(number + 1) if order == "fcfs" or rig.tokens(other)}
+        overtaken_by = {other for other in range(number) if rig.tokens(other)} - ahead
         rig.step(check=False)
         if rig.tokens(1000):
             break
     assert rig.tokens(1000), "the large one starved"
     assert number < 20 + 100
-    overtaken_by = {other for other in range(number) if rig.tokens(other)} - ahead
     # As many as need what it needs itself, and no more.
     assert least <= len(overtaken_by) <= 180 // 20
 
@@ -240,3 +241,29 @@ def test_a_line_that_nobody_can_start_from_asks_nothing() -> None:
     for _ in range(50):
         rig.step(check=False)
     assert cache.num_peeks <= 2
+
+
+@pytest.mark.parametrize("order", ["fair", "lpm", "dfs_weight", "fcfs", "priority"])
+def test_a_tenants_requests_start_in_the_same_order_whatever_another_one_has_cached(order: str) -> None:
+    def starts(prompts_cached_of_b: int) -> list[int]:
+        config = EngineConfig(
+            max_running=2,
+            max_step_tokens=64,
+            max_chunk_tokens=64,
+            max_wait_s=1000.0,
+            order=order,  # type: ignore[arg-type]
+        )
+        rig = Rig(config=config)
+        for number in (200, 201, 202):  # a's own, the same both times; nothing else is shared
+            rig.submit(of("a", number))
+        for number in range(prompts_cached_of_b):
+            rig.submit(replace(of("b", 300 + number), key=of("b", number, length=40).key))
+        rig.run(check=False)
+        for number in range(20):
+            rig.submit(of("b", number, length=40, max_new_tokens=5))
+            start = prompt(10, 200 + number % 3) if number % 2 else prompt(10, 500 + number)
+            rig.submit(replace(of("a", 100 + number), key=PrefixKey.of(namespace_of("a"), np.array([*start, number]))))
+        rig.run(check=False)
+        return [number for _, number in rig.outputs if 100 <= number < 120]  # in the order of their first news
+
+    assert starts(prompts_cached_of_b=0) == starts(prompts_cached_of_b=20)
