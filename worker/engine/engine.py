@@ -143,9 +143,10 @@ class Engine:
 
         Nothing happens if it isn't alive (any more).
         """
-        for sequence in self._completions.of(sequence_id)[:1]:
+        alive = self._completions.of(sequence_id)
+        if alive:
             self._now = now
-            self._end_soon(sequence, Failure(FailureCode.CANCELLED, "the request was cancelled"))
+            self._end_soon(alive[0], Failure(FailureCode.CANCELLED, "the request was cancelled"))
 
     def add_adapter(self, revision: str) -> None:
         """From now on requests may name the adapter, which the source can bring to the device."""

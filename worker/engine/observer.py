@@ -3,7 +3,8 @@
 Calls come from the engine's thread, never from two threads at once, and must return at once: an implementation adds to
 counters and does nothing else. Durations are seconds. A sequence is told of in this order: `admitted` at most once,
 `first_token` at most once, `next_token` for each later token, `finished` exactly once (also for those refused, which
-are never admitted). `paused` comes any number of times, also before `admitted` where a load back was under way.
+are never admitted). Of several completions of a request each is a sequence; `admitted` is told of the first, for all.
+`paused` comes any number of times, also before `admitted` where a load back was under way.
 """
 
 from typing import Protocol

@@ -9,6 +9,7 @@ from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
+from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint, field_of
 from worker.rpc import translate
 from worker.rpc.translate import RefusedSubmit, output_message
 
@@ -183,3 +184,32 @@ def test_every_finish_reason_has_a_code_on_the_wire(reason: FinishReason) -> Non
     message = output_message(SequenceOutput(sequence_id=(0, 1), finish=reason))
 
     assert inference_pb2.FinishReason.Name(message.finish_reason) == f"FINISH_REASON_{reason.name}"
+
+
+def test_several_completions_and_scores_of_the_prompt_arrive_and_are_off_by_default() -> None:
+    plain = request_from(submit(), (1, 7), now=0.0).params
+    assert (plain.n, plain.prompt_logprobs) == (1, None)
+    sampling = inference_pb2.SamplingParams(max_new_tokens=5, n=4, prompt_logprobs=0)
+    params = request_from(submit(sampling=sampling), (1, 7), now=0.0).params
+    assert (params.n, params.prompt_logprobs) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "constraint"),
+    [
+        ({}, None),
+        ({"json_schema": "{}"}, JsonSchema("{}")),
+        ({"regex": "a+"}, Regex("a+")),
+        ({"choice": {"texts": ["a", "b"]}}, Choice(("a", "b"))),
+    ],
+)
+def test_a_constraint_arrives(sent: dict[str, Any], constraint: TextConstraint | None) -> None:
+    assert translate.constraint_of(inference_pb2.SamplingParams(**sent)) == constraint
+    assert constraint is None or field_of(constraint) == f"sampling.{next(iter(sent))}"
+
+
+def test_news_say_which_completion_they_are_of_and_what_the_prompt_scored() -> None:
+    scores = (TokenLogprobs(-1.5, ((7, -0.5),)),)
+    message = translate.output_message(SequenceOutput((1, 7), (5,), index=3, prompt_logprobs=scores))
+    assert (message.sequence_id, message.index) == (7, 3)
+    assert [(entry.logprob, entry.top[0].token_id) for entry in message.prompt_logprobs] == [(-1.5, 7)]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from worker.batch import Batch, SampleRow, SamplingParams
-from worker.engine.fake import FakeExecutor, SlotContentError
+from worker.engine.constraints import pack
+from worker.engine.fake import FakeExecutor, SlotContentError, continuation, prompt_scores
 
 
 def array(*values: int) -> np.ndarray:
@@ -98,3 +99,26 @@ def test_banned_tokens_are_not_sampled() -> None:
     first = executor.run(plain)[0].token_id
     banned = replace(plain, samples=(replace(plain.samples[0], banned_token_ids=(first,)),))
     assert executor.run(banned)[0].token_id == (first + 1) % 5
+
+
+def test_given_tokens_are_scored_by_the_history_before_them() -> None:
+    rows = tuple(
+        SampleRow(row, SamplingParams(max_new_tokens=1, prompt_logprobs=0), row + 1, array(), [], given_token_id=given)
+        for row, given in enumerate((6, 7))
+    )
+    scored = FakeExecutor(10, 1000).run(replace(batch([5, 6, 7], [0, 1, 2]), samples=rows))
+    assert [token.token_id for token in scored] == [6, 7]
+    assert [token.logprobs for token in scored] == prompt_scores([5, 6, 7])
+
+
+def test_a_seed_changes_what_is_sampled_and_a_constraint_what_may_be() -> None:
+    plain = batch([5, 6], [0, 1])
+    seeded = replace(plain.samples[0], params=SamplingParams(max_new_tokens=1, seed=9))
+    held = replace(seeded, allowed=pack([3, 4], 1000))
+    tokens = FakeExecutor(10, 1000).run(replace(plain, samples=(plain.samples[0], seeded, held)))
+    assert [token.token_id for token in tokens[:2]] == [
+        continuation([5, 6], 1, 1000)[0],
+        continuation([5, 6], 1, 1000, seed=9)[0],
+    ]
+    assert tokens[0] != tokens[1]
+    assert tokens[2].token_id in {3, 4}
