@@ -10,65 +10,23 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from hicache.cache import PrefixCache
-from worker.batch import BASE_MODEL
 from worker.config import EngineConfig
 from worker.engine.adapters import AdapterPlaces
 from worker.engine.contention import MAX_LOOKS, Contention
+from worker.engine.draft import Draft
 from worker.engine.inflight import InFlightPrefixes
 from worker.engine.ports import Admission
 from worker.engine.prompts import PromptShares
 from worker.engine.sequence import Sequence
 from worker.engine.shares import Shares
 from worker.engine.slots import SlotBudget
-from worker.engine.step import Chunk, Committed, Step
+from worker.engine.step import Committed, Step
 from worker.engine.waiting import Front, KnownHits, WaitingLine
 
 _PRECEDENCE = attrgetter("precedence")
 
-_MAX_SCORES = 64
-"""Tokens of prompts in one step that get log probabilities: each takes a row of logits as wide as the vocabulary."""
-
 _FLOOD_STEPS = 4
 """A tenant with prompts for more steps than this floods the worker."""
-
-
-class _Draft:
-    """A step while it is being decided."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self.budget = max_tokens
-        self.scores = _MAX_SCORES  # tokens of prompts whose log probabilities may yet be asked for
-        self.admitted: list[Sequence] = []
-        self.paused: list[Sequence] = []
-        self._chunks: dict[int, Chunk] = {}  # by order of the sequence
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        start = sequence.num_computed
-        self._chunks[sequence.order] = chunk = Chunk(sequence, start, start + num_tokens)
-        self.budget -= num_tokens
-        self.scores -= chunk.num_scores
-
-    def num_tokens(self, sequence: Sequence) -> int:
-        """Return how many tokens of `sequence` are part of the step so far."""
-        chunk = self._chunks.get(sequence.order)
-        return 0 if chunk is None else chunk.end - chunk.start
-
-    def drop(self, sequence: Sequence) -> None:
-        chunk = self._chunks.pop(sequence.order, None)
-        if chunk is not None:
-            self.budget += chunk.end - chunk.start
-            self.scores += chunk.num_scores
-
-    def step(self) -> Step:
-        chunks = tuple(self._chunks.values())
-        if any([chunk.sequence.adapter_place is not None for chunk in chunks]):
-            chunks = tuple(sorted(chunks, key=_adapter_place))  # side by side they are computed together
-        return Step(chunks, tuple(self.admitted), tuple(self.paused))
-
-
-def _adapter_place(chunk: Chunk) -> int:
-    place = chunk.sequence.adapter_place
-    return BASE_MODEL if place is None else place
 
 
 class Scheduler:
@@ -143,7 +101,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """Decide the next step: reserve its slots, pause whom there are no slots for, start whom there are."""
-        draft = _Draft(self._config.max_step_tokens)
+        draft = Draft(self._config.max_step_tokens)
         self._pause_for_adapters(draft, now)
         front = self._line.front()
         catching_up = self._continue_running(draft, front, now)
@@ -156,7 +114,7 @@ class Scheduler:
 
         Not those that were computed behind a load which has not ended well by now: they are computed again.
         """
-        draft = _Draft(0)
+        draft = Draft(0)
         void = []
         for chunk in step.chunks:
             sequence = chunk.sequence
@@ -191,13 +149,13 @@ class Scheduler:
         self._in_flight.check()
         self._contention.check(len(self._line))
 
-    def _pause_for_adapters(self, draft: _Draft, now: float) -> None:
+    def _pause_for_adapters(self, draft: Draft, now: float) -> None:
         overdue = self._adapters.overdue(now)
         if overdue:
             for sequence in [each for each in self._running if each.request.adapter_revision in overdue]:
                 self._pause(sequence, draft, now)
 
-    def _continue_running(self, draft: _Draft, front: Mapping[str, Front], now: float) -> list[Sequence]:
+    def _continue_running(self, draft: Draft, front: Mapping[str, Front], now: float) -> list[Sequence]:
         """Let those go on that run; return those that lack more than one token.
 
         What the step has for these is divided among tenants, those included that wait to start.
@@ -220,7 +178,7 @@ class Scheduler:
                 allowed.tokens[whose] = max(0, allowed.tokens[whose] - used)
         return catching_up
 
-    def _continue(self, sequence: Sequence, max_tokens: int, draft: _Draft, now: float) -> int:
+    def _continue(self, sequence: Sequence, max_tokens: int, draft: Draft, now: float) -> int:
         """Let a running sequence compute at most `max_tokens` tokens; return how many it does."""
         if draft.budget == 0 or not self._is_ready(sequence, draft):
             return 0
@@ -230,7 +188,7 @@ class Scheduler:
         draft.add(sequence, num_tokens)
         return num_tokens
 
-    def _use_rest(self, catching_up: list[Sequence], draft: _Draft, now: float) -> None:
+    def _use_rest(self, catching_up: list[Sequence], draft: Draft, now: float) -> None:
         """Give those that lack more than one token what nobody else could use of the step. Nobody pauses for that."""
         for sequence in catching_up:
             if draft.budget == 0:
@@ -244,7 +202,7 @@ class Scheduler:
                 draft.drop(sequence)
                 draft.add(sequence, wanted)
 
-    def _is_ready(self, sequence: Sequence, draft: _Draft) -> bool:
+    def _is_ready(self, sequence: Sequence, draft: Draft) -> bool:
         """Whether a running sequence can compute. One whose load back has ended begins with what that brought."""
         lease = sequence.lease
         assert lease is not None
@@ -261,7 +219,7 @@ class Scheduler:
             self._admit(sequence, draft)
         return True
 
-    def _settle_load(self, sequence: Sequence, draft: _Draft) -> bool:
+    def _settle_load(self, sequence: Sequence, draft: Draft) -> bool:
         """Whether the load that a sequence follows has ended. If it failed, the sequence goes on without."""
         lease = sequence.lease
         assert lease is not None
@@ -272,18 +230,18 @@ class Scheduler:
         self._admit(sequence, draft)
         return True
 
-    def _admit(self, sequence: Sequence, draft: _Draft) -> None:
+    def _admit(self, sequence: Sequence, draft: Draft) -> None:
         """Say once what the cache had of the prompt."""
         if sequence.admission is None and sequence.lease is not None:
             sequence.admission = Admission(sequence.num_prompt, sequence.lease.hit)
             sequence.stop_prefetch()
             draft.admitted.append(sequence)
 
-    def _chunk_tokens(self, sequence: Sequence, draft: _Draft) -> int:
+    def _chunk_tokens(self, sequence: Sequence, draft: Draft) -> int:
         scores = draft.scores if sequence.scores else draft.budget
         return min(sequence.num_missing, self._config.max_chunk_tokens, draft.budget, scores)
 
-    def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft, now: float) -> bool:
+    def _make_room(self, sequence: Sequence, num_tokens: int, draft: Draft, now: float) -> bool:
         """Get slots for the next tokens of `sequence`, pausing others for it.
 
         False: it was paused itself, or waits for what a copy still holds that somebody began who is gone.
@@ -298,7 +256,7 @@ class Scheduler:
                 return False
         return True
 
-    def _pause(self, sequence: Sequence, draft: _Draft, now: float) -> None:
+    def _pause(self, sequence: Sequence, draft: Draft, now: float) -> None:
         draft.drop(sequence)
         draft.paused.append(sequence)
         self._running.remove(sequence)
@@ -318,7 +276,7 @@ class Scheduler:
             if not lease.loading:
                 lease.commit(sequence.known_key(num_computed), now=now)
 
-    def _start_waiting(self, draft: _Draft, front: Mapping[str, Front], now: float) -> None:
+    def _start_waiting(self, draft: Draft, front: Mapping[str, Front], now: float) -> None:
         blocked: dict[str, Sequence] = {}  # by tenant, the first one for which there is no room
 
         def is_ready(sequence: Sequence) -> bool:
@@ -349,7 +307,7 @@ class Scheduler:
             if len(blocked) == min(MAX_LOOKS, len(front)):
                 return
 
-    def _has_place(self, sequence: Sequence, draft: _Draft, front: Mapping[str, Front], now: float) -> bool:
+    def _has_place(self, sequence: Sequence, draft: Draft, front: Mapping[str, Front], now: float) -> bool:
         """Whether one more can run. If others have more than their share of the places, one of them pauses for it."""
         if self.num_running < self._config.max_running:
             return True
@@ -361,7 +319,7 @@ class Scheduler:
             self._pause_for(sequence, victim, draft, now)
         return victim is not None
 
-    def _has_slots(self, sequence: Sequence, draft: _Draft, front: Mapping[str, Front], now: float) -> bool:
+    def _has_slots(self, sequence: Sequence, draft: Draft, front: Mapping[str, Front], now: float) -> bool:
         """Whether a waiting sequence has slots to start. If others have more than their share of them, some pause."""
         hit_tokens = self._hits.of(sequence).device
         while not self._slots.fits(sequence, hit_tokens, self._running):
@@ -377,7 +335,7 @@ class Scheduler:
             self._pause_for(sequence, victim, draft, now)
         return True
 
-    def _pause_for(self, sequence: Sequence, victim: Sequence, draft: _Draft, now: float) -> None:
+    def _pause_for(self, sequence: Sequence, victim: Sequence, draft: Draft, now: float) -> None:
         self._contention.paused_other(sequence)
         self._pause(victim, draft, now)
 
@@ -391,7 +349,7 @@ class Scheduler:
             return False  # for a bounded time
         return self._adapters.is_ready(sequence, now)
 
-    def _start(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
+    def _start(self, sequence: Sequence, draft: Draft, now: float) -> bool:
         lease = self._cache.acquire(
             sequence.key,
             now=now,

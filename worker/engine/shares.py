@@ -3,7 +3,7 @@
 A tenant's *fair share* is its weight's part among the tenants that run or wait.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 
 from worker.engine.sequence import Sequence
