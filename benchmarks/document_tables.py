@@ -197,11 +197,12 @@ def adapters(report: Report) -> str:
         f"{places[side]['adapters']} adapters {1e3 * places[side]['ttft_p99_s']:,.0f} ms"
         for side in ("fitting", "crowded")
     )
-    return (
-        f"Rank {settings['rank']}, every linear layer; medians of {settings['repetitions']}.\n\n{speed}\n\n"
-        f"{places['places']} places, {places['requests_per_s']:.1f} requests a second, adapters drawn by Zipf's law; 99 of "
-        f"100 first tokens within: {waits}, {places['ratio']:.2f} times as long."
+    about = f"Rank {settings['rank']}, every linear layer; medians of {settings['repetitions']}."
+    arriving = (
+        f"{places['places']} places, {places['requests_per_s']:.1f} requests a second, adapters drawn by Zipf's law"
     )
+    within = f"99 of 100 first tokens within: {waits}, {places['ratio']:.2f} times as long."
+    return f"{about}\n\n{speed}\n\n{arriving}; {within}"
 
 
 def _beside(found: Report, key: str, form: str, *, ratio: bool = True) -> str:
