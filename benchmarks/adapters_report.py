@@ -1,5 +1,6 @@
 """Shows what adapters cost: tables on the terminal, and a picture."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ SIDES = {
 }
 
 
-def labels(report: dict[str, Any]) -> dict[str, str]:
+def labels(report: Mapping[str, Any]) -> dict[str, str]:
     return {side: label.format(report["settings"]["adapters"]) for side, label in SIDES.items()}
 
 
