@@ -141,7 +141,7 @@ def test_the_first_of_several_completions_is_the_only_one_of_a_request_for_one(
 def test_the_real_models_answers_do_not_depend_on_company_or_cache(
     fp32_model: LoadedModel, reference: list[Reference]
 ) -> None:
-    prompts, namespaces = token_ids(reference[:32]), own_namespaces(32)
+    prompts, namespaces = token_ids(reference[:24]), own_namespaces(24)
     asked = varied(fp32_model, prompts, namespaces, max_new_tokens=24)
     company = Bench(fp32_model, max_running=64)
     together = company.answers(asked)
@@ -151,5 +151,5 @@ def test_the_real_models_answers_do_not_depend_on_company_or_cache(
     assert company.observer.most_side_by_side >= 32
     assert alone == together[ALONE]
     assert cached == together
-    assert_all_differ(together, at_least=40)
+    assert_all_differ(together, at_least=35)
     assert np.mean([len(tokens) for completions in together for tokens in completions]) > 12
