@@ -19,7 +19,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,8 +30,9 @@ from rich.console import Console
 
 from benchmarks import adapters_report, comparison
 from benchmarks.adapter_folders import make_adapters
+from benchmarks.arrivals import Arriving, moments, send_on_time
 from benchmarks.comparison import System
-from benchmarks.gateway_client import GatewayClient, gateway_client
+from benchmarks.gateway_client import gateway_client
 from benchmarks.load import Client, Timing
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.peers import model_folder
@@ -182,14 +183,6 @@ def _tell(console: Console, name: str, line: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ places
 
 
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """A request, and when it comes, in seconds."""
-
-    at_s: float
-    turn: Turn
-
-
 def _places(folders: dict[str, Path], arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     names = list(folders)
     half = len(names) // 2
@@ -234,24 +227,17 @@ def _zipf(
     """Requests at random moments, `rate` a second, for the i-th adapter with a weight of 1 / i."""
     chance, text = random.Random(seed), TokenText(document_ids, seed)
     weights = [1 / (number + 1) for number in range(len(names))]
-    arriving, at_s = [], 0.0
-    for _ in range(count):
-        at_s += chance.expovariate(rate)
-        (name,) = chance.choices(names, weights)
-        arriving.append(Arriving(at_s, Turn(tenant, text.cut(_PROMPT_TOKENS), _OUTPUT_TOKENS, adapter=name)))
-    return arriving
+    times = moments(rate, chance)
+    return [
+        Arriving(next(times), Turn(tenant, text.cut(_PROMPT_TOKENS), _OUTPUT_TOKENS, adapter=name))
+        for name in chance.choices(names, weights, k=count)
+    ]
 
 
 async def _send(stack: Stack, arriving: Sequence[Arriving]) -> list[float]:
     """Send each request at its moment; return their times to the first token, in seconds."""
     async with gateway_client(stack.target, stack.keys) as client:
-        began = asyncio.get_running_loop().time()
-        return list(await asyncio.gather(*(_answer(client, each, began) for each in arriving)))
-
-
-async def _answer(client: GatewayClient, one: Arriving, began: float) -> float:
-    await asyncio.sleep(max(0.0, began + one.at_s - asyncio.get_running_loop().time()))
-    return (await client.answer(one.turn)).ttft_s
+        return [timing.ttft_s for timing in await send_on_time(client, arriving)]
 
 
 if __name__ == "__main__":
