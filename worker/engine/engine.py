@@ -11,10 +11,9 @@ sampled is taken in. Driven by one owner, which passes the time in; `EngineThrea
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from hicache.cache import PrefixCache
-from worker.batch import AsyncExecutor, Batch, PendingStep, SampledToken, TextStreamFactory
+from worker.batch import AsyncExecutor, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
 from worker.engine import waiting
 from worker.engine.adapters import AdapterPlaces, AdapterSource, AdapterState, NoAdapters
@@ -26,10 +25,10 @@ from worker.engine.departures import Departures, OnGone
 from worker.engine.faults import report
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
+from worker.engine.passes import StepUnderWay
 from worker.engine.ports import FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
-from worker.engine.step import Step
 from worker.engine.telling import Telling
 from worker.errors import Failure, FailureCode
 
@@ -77,7 +76,7 @@ class Engine:
         self._deadlines = Deadlines()
         self._batches = BatchBuilder()
         self._telling = Telling(text, self._observer)
-        self._under_way: _StepUnderWay | None = None
+        self._under_way: StepUnderWay | None = None
         # Those that are to end when the step under way has, by their order.
         self._doomed: dict[int, tuple[Sequence, FinishReason | Failure]] = {}
         self._now = 0.0  # as far as anybody said, or the clock after the last pass
@@ -172,7 +171,7 @@ class Engine:
         self._now = now
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            _result(under_way.pending, under_way.step)  # its slots are free only when it has ended
+            under_way.results()  # its slots are free only when it has ended
         self._doomed = {}
         for sequence in self._completions:
             if sequence.ended:
@@ -204,7 +203,7 @@ class Engine:
             self._observer.paused(sequence.request.tenant, sequence.request.adapter)
         self.last_step_tokens = step.num_tokens
         if step.chunks:
-            self._under_way = _StepUnderWay(step, _start(self._executor, self._batches.build(step.chunks)), now)
+            self._under_way = StepUnderWay.begin(self._executor, step, self._batches.build(step.chunks), now)
 
     def complete(self) -> None:
         """Wait for the forward pass that `begin` started, if it did, and take in what came of it.
@@ -288,18 +287,17 @@ class Engine:
         for sequence in users:
             self._end(sequence, failure)
 
-    def _take_in(self, under_way: "_StepUnderWay") -> None:
+    def _take_in(self, under_way: StepUnderWay) -> None:
         step = under_way.step
-        sampled = _result(under_way.pending, step)
+        results = under_way.results()
         if self._clock is not None:
             self._now = self._clock()
         now, duration_s = self._now, self._now - under_way.began_at
         self._observer.stepped(self.last_step_tokens, len(step.chunks), duration_s)
-        if sampled is None:
+        if results is None:
             for chunk in step.chunks:
                 self._end(chunk.sequence, Failure(FailureCode.INTERNAL, "the forward pass failed"))
             return
-        results = [(chunk, chunk.num_scores, chunk.num_results) for chunk in step.chunks]
         follows_loads = any(chunk.sequence.follows_load for chunk in step.chunks)
         # A pass that waited for copies says nothing of how fast prompts are computed.
         if self.last_step_tokens >= _PREFILL_TOKENS and not follows_loads:
@@ -308,17 +306,14 @@ class Engine:
             self._cache.tick(now)  # a load that the pass has followed is over, if it went well
         committed = self._scheduler.commit(step, now)
         self._tell_admitted(committed.admitted, now)
-        place = 0
-        for chunk, num_scores, num_results in results:
-            mine = sampled[place : place + num_results]
-            place += num_results
-            sequence = chunk.sequence
+        for result in results:
+            sequence = result.chunk.sequence
             if sequence.ended or sequence in committed.void or sequence.order in self._doomed:
                 continue
-            if num_scores:
-                self._take_scores(sequence, mine[:num_scores])
-            if num_results > num_scores:
-                self._take(sequence, mine[num_scores:])
+            if result.scores:
+                self._take_scores(sequence, result.scores)
+            if result.tokens:
+                self._take(sequence, result.tokens)
 
     def _tell_admitted(self, sequences: Iterable[Sequence], now: float) -> None:
         for sequence in sequences:
@@ -420,35 +415,6 @@ class Engine:
         self._adapters.left(sequence)
 
 
-@dataclass(frozen=True, slots=True)
-class _StepUnderWay:
-    step: Step
-    pending: PendingStep | None  # None: it could not even be started
-    began_at: float
-
-
 def _constraint_failure(error: ConstraintFailed) -> Failure:
     message = f"the completion can't be held to its constraint any further: {error}"
     return Failure(FailureCode.INVALID_ARGUMENT, message, "sampling")
-
-
-def _start(executor: AsyncExecutor, batch: Batch) -> PendingStep | None:
-    try:
-        return executor.start(batch)
-    except Exception as error:  # noqa: BLE001 - like a forward pass that fails later
-        report("forward pass not started", error, sequences=batch.num_sequences, tokens=batch.num_tokens)
-        return None
-
-
-def _result(pending: PendingStep | None, step: Step) -> list[SampledToken] | None:
-    """Wait for the pass and return its results, as many as the step asks for, or None if the pass failed."""
-    if pending is None:
-        return None
-    try:
-        sampled = pending.result()
-        if len(sampled) != step.num_results:
-            raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {step.num_results} were asked for")
-    except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
-        report("forward pass failed", error, sequences=len(step.chunks), tokens=step.num_tokens)
-        return None
-    return sampled

@@ -1,0 +1,59 @@
+"""A step whose forward pass is under way, and what each of its chunks gets of that. Decides nothing."""
+
+from dataclasses import dataclass
+
+from worker.batch import AsyncExecutor, Batch, PendingStep, SampledToken
+from worker.engine.faults import report
+from worker.engine.step import Chunk, Step
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What the pass made of a chunk."""
+
+    chunk: Chunk
+    scores: list[SampledToken]  # tokens of the prompt with their log probabilities
+    tokens: list[SampledToken]  # sampled: one, or of a leader one for each completion; none before the prompt's end
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    step: Step
+    began_at: float
+    _pending: PendingStep | None  # None: it could not even be started
+
+    @classmethod
+    def begin(cls, executor: AsyncExecutor, step: Step, batch: Batch, now: float) -> "StepUnderWay":
+        """Start the pass. One that cannot be started is like one that fails later."""
+        try:
+            return cls(step, now, executor.start(batch))
+        except Exception as error:  # noqa: BLE001 - whatever it was, its sequences are told as the pass ends
+            report("forward pass not started", error, sequences=batch.num_sequences, tokens=batch.num_tokens)
+            return cls(step, now, None)
+
+    def results(self) -> list[ChunkResult] | None:
+        """Wait for the pass and return what it made of each chunk, or None if it failed. Before anything is committed.
+
+        Its slots are free to be given away only then.
+        """
+        if self._pending is None:
+            return None
+        try:
+            sampled = self._pending.result()
+            if len(sampled) != self.step.num_results:
+                raise RuntimeError(
+                    f"the executor sampled {len(sampled)} tokens, {self.step.num_results} were asked for"
+                )
+        except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
+            report("forward pass failed", error, sequences=len(self.step.chunks), tokens=self.step.num_tokens)
+            return None
+        return self._divided(sampled)
+
+    def _divided(self, sampled: list[SampledToken]) -> list[ChunkResult]:
+        results, place = [], 0
+        for chunk in self.step.chunks:
+            first = place + chunk.num_scores
+            end = place + chunk.num_results
+            results.append(ChunkResult(chunk, sampled[place:first], sampled[first:end]))
+            place = end
+        return results
