@@ -30,7 +30,7 @@ def lots(tenant: str, num_sequences: int = 20, weight: float = 1.0) -> list[Sequ
 @given(
     num_tokens=st.integers(0, 1000),
     demands=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 600), min_size=1),
-    weights=st.fixed_dictionaries({tenant: st.sampled_from([0.5, 1.0, 3.0]) for tenant in "abcd"}),
+    weights=st.fixed_dictionaries({tenant: st.sampled_from([1e-30, 0.5, 1.0, 3.0, 1e30]) for tenant in "abcd"}),
 )
 def test_nobody_gets_more_than_it_needs_and_who_gets_less_gets_no_less_for_its_weight_than_others(
     num_tokens: int, demands: dict[str, int], weights: dict[str, float]
@@ -41,8 +41,8 @@ def test_nobody_gets_more_than_it_needs_and_who_gets_less_gets_no_less_for_its_w
         assert 0 <= tokens <= demands[tenant]
         if tokens < demands[tenant]:
             for other, others in given_tokens.items():
-                # But for the rounding of each division to whole tokens.
-                assert others / weights[other] <= (tokens + len(demands)) / weights[tenant]
+                # But for the rounding up to whole tokens: its own, and that of all who come before.
+                assert (others - 1) / weights[other] <= (tokens + len(demands)) / weights[tenant]
 
 
 def test_a_tenant_alone_gets_the_whole_step() -> None:
