@@ -6,6 +6,7 @@ Three rules, in this order: high priorities first; who has little to compute bef
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from worker.engine.sequence import Sequence
 from worker.engine.waiting import Front
@@ -100,17 +101,18 @@ class PromptShares:
 def divide(num_tokens: int, demands: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, int]:
     """Divide tokens among tenants by weight; what one does not need goes to the others.
 
-    Each gets its demand or, within one token, as much for its weight as anybody. All is given away if it is needed.
+    Each gets its demand or, but for the rounding to whole tokens, as much for its weight as anybody. All is given away
+    if it is needed.
     """
     given = dict.fromkeys(demands, 0)
     # Those whose demand is smallest for their weight are served first: what they leave raises everybody's part.
     waiting = sorted(demands, key=lambda tenant: (demands[tenant] / weights[tenant], tenant))
-    weight_left = sum(weights[tenant] for tenant in waiting)
+    # Summed from the end: subtracting a weight from the sum of all could leave nothing of those far smaller.
+    weights_left = list(accumulate(weights[tenant] for tenant in reversed(waiting)))
     for tenant in waiting:
-        part = -int(-num_tokens * weights[tenant] // weight_left)  # rounded up
+        part = -int(-num_tokens * weights[tenant] // weights_left.pop())  # rounded up
         given[tenant] = min(demands[tenant], part, num_tokens)
         num_tokens -= given[tenant]
-        weight_left -= weights[tenant]
     return given
 
 
