@@ -35,6 +35,7 @@ MAX_BYTES = 256 << 10
 _NUM_THREADS = 2
 _MAX_WAITING = 256
 _MAX_KEPT = 128  # compiled constraints, the last used ones
+_MAX_KEPT_BYTES = 512 << 10  # of what they were compiled from; compiled, they take some 200 times as much
 _MAX_MESSAGE_CHARS = 200
 _NOTHING_FOLLOWS = "NoExtension"  # in what the compiler says of a grammar without any text
 
@@ -62,6 +63,7 @@ class GrammarCompiler:
         self._tokenizer = self._threads.submit(_tokenizer, tokenizer_json, vocab_size, list(eos_token_ids))
         self._lock = threading.Lock()  # guards what follows
         self._kept: OrderedDict[TextConstraint, Constraint] = OrderedDict()
+        self._kept_bytes = 0
         self._num_waiting = 0
 
     def compile(self, constraint: TextConstraint) -> Future[Constraint]:
@@ -94,10 +96,16 @@ class GrammarCompiler:
         # Two threads may compile the same: both are right.
         compiled = CompiledConstraint(_template(self._tokenizer.result(), constraint), self._vocab_size)
         with self._lock:
-            self._kept[constraint] = compiled
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
+            self._keep(constraint, compiled)
         return compiled
+
+    def _keep(self, constraint: TextConstraint, compiled: Constraint) -> None:
+        if constraint not in self._kept:
+            self._kept_bytes += constraint.num_bytes
+        self._kept[constraint] = compiled
+        while len(self._kept) > _MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES:
+            longest_unused, _ = self._kept.popitem(last=False)
+            self._kept_bytes -= longest_unused.num_bytes
 
 
 def _tokenizer(tokenizer_json: bytes, vocab_size: int, eos_token_ids: list[int]) -> LLTokenizer:

@@ -3,9 +3,9 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Any
 
+from worker.grammar.conjunctions import is_finite, refuse_explosive
 from worker.grammar.constraints import ConstraintError
 
 _COMBINING = ("allOf", "$ref")  # bounds may come together from several places
@@ -24,16 +24,17 @@ def object_schema(schema: str) -> str:
         return "{}"
     if not isinstance(parsed, dict):
         raise ConstraintError("must be a JSON object, true or false")
-    _check_bounds(parsed)
+    objects = list(_objects(parsed))
+    _check_bounds(objects)
+    refuse_explosive(parsed, objects)
     return schema
 
 
-def _check_bounds(schema: Mapping[str, Any]) -> None:
+def _check_bounds(objects: list[Mapping[str, Any]]) -> None:
     """Refuse numbers between a whole number that is excluded and another bound before the next one.
 
     llguidance 1.9.1 lets that whole number through: 0, where numbers above 0 and at most 0.5 are wanted.
     """
-    objects = list(_objects(schema))
     if any(keyword in each for each in objects for keyword in _COMBINING):
         together = [bounds for each in objects for bounds in _bounds(each)]
         _refuse_narrow(together)
@@ -42,18 +43,21 @@ def _check_bounds(schema: Mapping[str, Any]) -> None:
 
 
 def _refuse_narrow(bounds: list[tuple[str, float]]) -> None:
-    for (keyword, excluded), (other, bound) in product(bounds, bounds):
-        if keyword.startswith("exclusive") and bound != excluded and math.trunc(bound) == excluded:
+    exclusive = {excluded: keyword for keyword, excluded in bounds if keyword.startswith("exclusive")}
+    for other, bound in bounds:
+        excluded = math.trunc(bound)
+        keyword = exclusive.get(excluded)
+        if keyword is not None and bound != excluded:
             raise ConstraintError(
                 f"{keyword} {excluded:g} together with {other} {bound:g} is not supported: there must be a whole "
                 "number between the two that is allowed"
             )
 
 
-def _bounds(schema: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _bounds(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         value = schema.get(keyword)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if is_finite(value):
             yield keyword, value
 
 

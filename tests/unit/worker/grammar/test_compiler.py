@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,9 +140,41 @@ def test_one_that_grows_too_complex_on_the_way_says_which_limit_it_met(compiler:
         constraint.begin([letters[place * place % 8] for place in range(4000)])
 
 
+def test_patterns_and_divisors_of_values_apart_are_as_many_as_one_likes(compiler: GrammarCompiler) -> None:
+    texts = {f"t{letter}": {"type": "string", "pattern": f".*{letter}.{{5}}x.*"} for letter in "abcdefghijklmnop"}
+    numbers = {f"n{number}": {"type": "number", "multipleOf": number} for number in range(1, 101)}
+    alternatives = {"anyOf": [{"type": "string", "pattern": f"^{letter}+$"} for letter in "abcdefghijklmnop"]}
+    schema = {"type": "object", "properties": texts | numbers | {"x": alternatives}}
+    assert allowed(compiled(compiler, JsonSchema(json.dumps(schema))).begin())
+
+
+def test_numbers_are_compared_in_time_that_grows_as_their_number_does(compiler: GrammarCompiler) -> None:
+    bounds = [{"minimum": number + 0.5, "exclusiveMaximum": -number} for number in range(1, 5000)]
+    began = time.monotonic()
+    compiled(compiler, JsonSchema(json.dumps({"allOf": [{"type": "boolean"}], "$defs": {"x": bounds}})))
+    assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def test_of_long_constraints_fewer_are_kept(compiler: GrammarCompiler) -> None:
+    long = [Choice((letter * (MAX_BYTES - 1),)) for letter in "abc"]
+    first, *_ = [compiled(compiler, each) for each in long]
+    assert compiled(compiler, long[-1]) is compiled(compiler, long[-1])
+    assert compiled(compiler, long[0]) is not first
+
+
 def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
     assert compiled(compiler, Regex("same")) is compiled(compiler, Regex("same"))
     assert compiled(compiler, Regex("same")) is not compiled(compiler, Regex("other"))
+
+
+def all_of(parts: Iterable[dict[str, Any]]) -> JsonSchema:
+    return JsonSchema(json.dumps({"allOf": list(parts)}))
+
+
+def by_reference(parts: list[dict[str, Any]]) -> JsonSchema:
+    """Each part refers to the next one."""
+    chain = {f"{place}": part | {"$ref": f"#/$defs/{place + 1}"} for place, part in enumerate(parts)}
+    return JsonSchema(json.dumps({"$ref": "#/$defs/0", "$defs": chain | {f"{len(parts)}": {}}}))
 
 
 def nested(depth: int) -> str:
@@ -163,6 +196,14 @@ def nested(depth: int) -> str:
         (JsonSchema('{"exclusiveMinimum":0,"maximum":0.5}'), "exclusiveMinimum 0 together with maximum 0.5"),
         (JsonSchema('{"type":"array","items":{"minimum":-1.5,"exclusiveMaximum":-1}}'), "exclusiveMaximum -1"),
         (JsonSchema('{"allOf":[{"exclusiveMinimum":0},{"maximum":0.5}]}'), "exclusiveMinimum 0"),
+        (JsonSchema(f'{{"minimum":1{"0" * 400}}}'), "integer range"),
+        (all_of({"pattern": f".*{a}.{{5}}{b}.*"} for a in "abcdefgh" for b in "xyz"), "patterns and formats at once"),
+        (by_reference([{"pattern": f".*{a}.{{5}}x.*"} for a in "abcdefghijkl"]), "patterns and formats at once"),
+        (all_of({"anyOf": [{"pattern": f".*{a}.{{5}}x.*"}, {}]} for a in "abcdefghijkl"), "patterns and formats"),
+        (all_of({"$ref": f"#{a}", "$defs": {a: {"$anchor": a, "pattern": a}}} for a in "abcdefghi"), "patterns and"),
+        (all_of({"multipleOf": divisor} for divisor in (97, 101, 103)), "multipleOf are too large"),
+        (JsonSchema('{"multipleOf":10.0003}'), "multipleOf are too large"),
+        (JsonSchema(json.dumps({"patternProperties": {f"^{a}{b}": {} for a in "abcdef" for b in "uvwxyz"}})), "36 pat"),
         (JsonSchema('{"type":'), "not valid JSON"),
         (JsonSchema(""), "not valid JSON"),
         (JsonSchema("[]"), "must be a JSON object"),
