@@ -65,7 +65,9 @@ class StackedRows:
 
     def add(self, x: Tensor, out: Tensor) -> None:
         inner = functional.linear(self._rows.taken_from(x), self._layer.downs)
-        self._rows.add_product(out, (inner * self._mask).to(inner.dtype), self._layer.ups)
+        # Not by a product alone: what another adapter's weights make infinite is no number times 0.
+        own = torch.where(self._mask == 0, 0.0, inner * self._mask)
+        self._rows.add_product(out, own.to(inner.dtype), self._layer.ups)
 
 
 def _stacked(modules: list[LowRank | None]) -> StackedLayer:

@@ -18,6 +18,7 @@ from worker.lora.weights import LinearShape, LowRank, Targets
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PARSE_ERRORS = (SafetensorError, AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
 _NAME = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<part>[AB])\.weight")
+_LARGEST_SCALE = torch.finfo(torch.float32).max
 _FORMATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 # What names of tensors reveal, the most telling first.
 _TRACES = {
@@ -59,6 +60,9 @@ def in_format(module: LowRank, path: str, dtype: torch.dtype) -> LowRank:
     for part, name in ((down, "lora_A"), (up, "lora_B")):
         if not bool(torch.isfinite(part).all()):
             raise AdapterError(f"{path}.{name}", f"has weights that are not finite in {dtype}")
+    # Both ways in which passes may apply the scale, to weights and to rows.
+    if not bool(torch.isfinite((up.float() * module.scale).to(dtype)).all()) or abs(module.scale) > _LARGEST_SCALE:
+        raise AdapterError(path, f"is scaled by {module.scale:g} (of lora_alpha and r), which is not finite in {dtype}")
     return LowRank(down, up, module.scale)
 
 

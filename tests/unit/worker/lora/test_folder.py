@@ -321,6 +321,18 @@ def test_a_weight_that_the_models_format_cannot_hold_is_refused(tmp_path: Path) 
     assert "not finite in torch.float16" in refusal(write_folder(tmp_path, weights), torch.float16).message
 
 
+@pytest.mark.parametrize("alpha", [1e300, 1e39, -1e300])
+def test_a_scale_that_no_pass_can_compute_with_is_refused(alpha: float, tmp_path: Path) -> None:
+    refused = refusal(write_folder(tmp_path, lora_alpha=alpha))
+    assert refused.field in TARGETS
+    assert "lora_alpha" in refused.message
+
+
+def test_weights_that_their_scale_makes_infinite_are_refused(tmp_path: Path) -> None:
+    weights = changed(lambda weights: weights[B0].fill_(1e30))
+    assert "not finite in torch.float32" in refusal(write_folder(tmp_path, weights, lora_alpha=1e20)).message
+
+
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     weights = {name.replace("model.layers", "transformer.h"): tensor for name, tensor in tensors().items()}
     refused = refusal(write_folder(tmp_path, weights))

@@ -118,6 +118,19 @@ def test_rows_of_the_base_model_keep_their_bits() -> None:
     assert torch.equal(out[0, -2:], plain[0, -2:])
 
 
+def test_an_adapter_that_computes_infinities_spoils_no_row_but_its_own() -> None:
+    model, batch = Model(), batch_of([(2, 0), (3, 1), (1, BASE), (2, 3)])
+    x = torch.randn(batch.num_tokens, 16)
+    alone = computed(filled_bank(model), model, batch_of([(2, 0), (3, BASE), (1, BASE), (2, 3)]), x)
+    bank = filled_bank(model)
+    huge = LowRank(torch.full((2, 16), 3e38), torch.full((24, 2), 3e38), 9.0)
+    bank.put(1, AdapterWeights("huge", {"first": huge}))
+    out = computed(bank, model, batch, x)
+    assert not out[2:5].isfinite().any()
+    others = [0, 1, 5, 6, 7]
+    torch.testing.assert_close(out[others], alone[others])
+
+
 def test_padding_behind_the_rows_is_left_alone() -> None:
     model = Model()
     batch = batch_of([(1, 0), (1, 1)])
