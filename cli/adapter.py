@@ -16,7 +16,7 @@ from radixgate.v1 import worker_pb2, worker_pb2_grpc
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULT_WORKER = "127.0.0.1:50061"
+DEFAULT_WORKER = "127.0.0.1:50061"
 _HINT = "workers ask for no credentials"
 _LIST_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 900.0  # it may wait until the same adapter, on its way out, is gone
@@ -64,7 +64,7 @@ def _worker_options(command: F) -> F:
         click.option(
             "--worker",
             envvar="RADIXGATE_WORKER",
-            default=_DEFAULT_WORKER,
+            default=DEFAULT_WORKER,
             show_default=True,
             metavar="HOST:PORT",
             help="The worker.  [env: RADIXGATE_WORKER]",

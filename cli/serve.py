@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from cli.adapter import DEFAULT_WORKER
 from cli.admin_client import admin_client, admin_token_file, data_folder
 from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
 from cli.embedded_redis import EmbeddedRedisError
@@ -147,6 +148,8 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
         lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")
     if not keys:
         lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
+    worker = "" if deployment.worker == DEFAULT_WORKER else f" --worker {deployment.worker}"
+    lines.append(f"  adapters  {program} adapter list{worker}")
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)
 
 
