@@ -75,7 +75,7 @@ def _why_missing(folder: Path, error: OSError | ValueError) -> str:
     if not isinstance(error, FileNotFoundError):
         return f"can't be opened in {folder}: {error}"
     if not folder.is_dir():
-        return f"there is no folder {folder}"
+        return f"can't be read: there is no folder {folder}"
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     if pickled:
         return f"missing in {folder}; {', '.join(pickled)} is pickled, which can run code: save it as safetensors"
