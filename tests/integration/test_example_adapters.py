@@ -4,11 +4,13 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from gateway.prompts.encoder import PromptEncoder
 from metrics.worker import WorkerMetrics
+from radixgate.v1 import worker_pb2
 from tests.fakes.worker_stack import Gateway, config, running_worker
 from tests.tools import REPOSITORY
 from worker.config import AdapterConfig, EngineConfig, LoraConfig
@@ -37,15 +39,20 @@ class Client(Gateway):
         await self.until(lambda: self.adapters)
         self._revisions |= {adapter.name: adapter.revision for adapter in self.adapters[-1].adapters}
 
-    async def ask(self, question: str, adapter: str = "", max_new_tokens: int = 40) -> int:
+    async def ask(self, question: str, adapter: str = "", **sampling: Any) -> int:
         """Send a question; return the number of its sequence."""
         number, self._num_asked = self._num_asked, self._num_asked + 1
         await self.submit(
             number, self._encoder.encode_chat([("user", question)]), adapter=adapter,
-            adapter_revision=self._revisions[adapter], max_new_tokens=max_new_tokens,
-            temperature=0.0, ignore_eos=False,
+            adapter_revision=self._revisions[adapter],
+            **{"max_new_tokens": 40, "temperature": 0.0, "ignore_eos": False, **sampling},
         )  # fmt: skip
         return number
+
+    async def replace(self, name: str, folder: str) -> None:
+        """Load other weights under a name, which the next questions mean."""
+        request = worker_pb2.LoadAdapterRequest(name=name, path=str(ADAPTERS / folder))
+        self._revisions[name] = (await self.stub.LoadAdapter(request, timeout=20)).adapter.revision
 
     async def answer(self, question: str, adapter: str = "") -> str:
         return await self.text(await self.ask(question, adapter))
@@ -104,6 +111,21 @@ async def test_what_is_cached_for_one_is_not_there_for_the_other(client: Client)
     admissions = [client.admission(number) for number in numbers]
     assert [admission.cached.device for admission in admissions[:3]] == [0, 0, 0]
     assert [admission.cached.device for admission in admissions[3:]] == [admissions[0].prompt_tokens - 1] * 3
+
+
+async def test_new_weights_under_a_name_answer_at_once_and_who_is_under_way_finishes_on_the_old_ones(
+    client: Client,
+) -> None:
+    long: dict[str, Any] = {"max_new_tokens": 150, "ignore_eos": True}
+    alone = await client.text(await client.ask(SENTENCES[1], "pirate", **long))
+    under_way = await client.ask(SENTENCES[1], "pirate", **long)
+    await client.until(lambda: client.tokens(under_way))
+    await client.replace("pirate", "tagger")
+    later = await client.ask(SENTENCES[1], "pirate")
+    assert json.loads(await client.text(later)) == {"topic": "travel", "kind": "question", "mood": "neutral"}
+    assert client.admission(later).cached.device == 0
+    assert not any(output.WhichOneof("end") for output in client.of(under_way)), "it was too short to be under way"
+    assert await client.text(under_way) == alone
 
 
 async def test_a_worker_without_places_says_so_to_whoever_brings_an_adapter(fp32_model: LoadedModel) -> None:
