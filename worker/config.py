@@ -50,7 +50,8 @@ class EngineConfig:
     max_step_tokens: PositiveInt = 512  # tokens of one forward pass, over all sequences
     max_running: PositiveInt = 32  # sequences with slots of their own
     max_chunk_tokens: PositiveInt = 256  # tokens of one sequence in one step
-    max_waiting: NonNegativeInt = 1024  # sequences beyond those that may run; more are refused as overload
+    # Sequences beyond those that may run. More are refused as overload, those of whoever has more than its share first.
+    max_waiting: NonNegativeInt = 1024
     order: Literal["fair", "fcfs", "lpm", "dfs_weight", "priority"] = "fair"  # of the waiting line
     # In the fair order: what a cached prompt token costs its tenant, where one that is computed costs 1, and how much a
     # tenant may start before it is the next one's turn.

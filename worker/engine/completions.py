@@ -1,6 +1,6 @@
 """Which sequences are alive, and which of them are completions of one request."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 
 from worker.engine.ports import SequenceId
@@ -19,6 +19,7 @@ class Completions:
         self._num_unborn: dict[SequenceId, int] = {}  # of those whose prompt is not computed
         self._num_alive = 0
         self._num_expected = 0  # unborn ones included
+        self._tenants: dict[str, tuple[int, float]] = {}  # how many of these each has, and its weight
 
     def __len__(self) -> int:
         """How many there are of all requests, the unborn ones included."""
@@ -35,6 +36,10 @@ class Completions:
     def num_alive(self) -> int:
         return self._num_alive
 
+    def tenants(self) -> Iterable[tuple[str, tuple[int, float]]]:
+        """Return each tenant that has completions here, with their number, unborn ones included, and its weight."""
+        return self._tenants.items()
+
     def of(self, sequence_id: SequenceId) -> tuple[Sequence, ...]:
         """Return those of a request that are alive."""
         return tuple(self._alive.get(sequence_id, ()))
@@ -44,7 +49,7 @@ class Completions:
         n = leader.request.params.n
         self._alive[sequence_id] = [leader]
         self._num_alive += 1
-        self._num_expected += n
+        self._expect(n, leader)
         if n > 1:
             self._num_unborn[sequence_id] = n - 1
 
@@ -61,10 +66,21 @@ class Completions:
         alive = self._alive[sequence_id]
         alive.remove(sequence)
         self._num_alive -= 1
-        self._num_expected -= 1
+        num_gone = 1
         if not alive:
             del self._alive[sequence_id]
-            self._num_expected -= self._num_unborn.pop(sequence_id, 0)
+            num_gone += self._num_unborn.pop(sequence_id, 0)
+        self._expect(-num_gone, sequence)
+
+    def _expect(self, more: int, sequence: Sequence) -> None:
+        """So many more are to be here, or fewer."""
+        self._num_expected += more
+        tenant = sequence.request.tenant
+        number, _ = self._tenants.get(tenant, (0, 0.0))
+        if number + more:
+            self._tenants[tenant] = (number + more, sequence.request.weight)
+        else:
+            del self._tenants[tenant]
 
     def check(self) -> None:
         """Verify the invariants; raises AssertionError."""
@@ -73,3 +89,4 @@ class Completions:
         assert self._num_alive == sum(map(len, self._alive.values())), "living sequences are miscounted"
         unborn = sum(self._num_unborn.values())
         assert self._num_expected == self._num_alive + unborn, "completions to come are miscounted"
+        assert self._num_expected == sum(number for number, _ in self._tenants.values()), "tenants are miscounted"

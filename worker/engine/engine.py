@@ -27,6 +27,7 @@ from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
 from worker.engine.passes import StepUnderWay
 from worker.engine.ports import FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.room import Room
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
 from worker.engine.telling import Telling
@@ -81,6 +82,7 @@ class Engine:
         self._doomed: dict[int, tuple[Sequence, FinishReason | Failure]] = {}
         self._now = 0.0  # as far as anybody said, or the clock after the last pass
         self._completions = Completions()  # those alive
+        self._room = Room(self._completions, config.max_running, config.max_waiting)
         self._num_submitted = 0
         self._evicted_tokens = cache.stats().evicted_tokens
         self._closed = False
@@ -126,6 +128,7 @@ class Engine:
         if failure is not None:
             self._telling.refused(request, failure)
             return
+        self._make_room(request, now)
         ends = frozenset(request.params.stop_token_ids)
         # A constraint says where a text may end, and the end is an end token.
         if not request.params.ignore_eos or request.constraint is not None:
@@ -261,16 +264,15 @@ class Engine:
         if not self._adapters.knows(request.adapter_revision):
             return Failure(FailureCode.NOT_FOUND, f"adapter {request.adapter!r} is not loaded here", "adapter")
         failure = refusal(request, self._limits, self.max_sequence_tokens)
-        return self._capacity_refusal(request.params.n) if failure is None else failure
+        return self._room.refusal(request) if failure is None else failure
 
-    def _capacity_refusal(self, num_completions: int) -> Failure | None:
-        limits = f"the limits are {self._config.max_running} running and {self._config.max_waiting} waiting"
-        capacity = self._config.max_running + self._config.max_waiting
-        if num_completions > capacity:
-            return Failure(FailureCode.INVALID_ARGUMENT, f"n is {num_completions}; {limits}", "sampling.n")
-        if len(self._completions) + num_completions > capacity:
-            return Failure(FailureCode.OVERLOADED, f"{len(self._completions)} requests run or wait here, {limits}")
-        return None
+    def _make_room(self, request: Request, now: float) -> None:
+        """End those that give way for a request, if there are so many here."""
+        victims, failure = self._room.give_way(request)
+        if victims:
+            self._now = now
+        for sequence in victims:
+            self._end_one(sequence, failure)
 
     def _end_without_adapter(self, now: float) -> None:
         """End those whose adapter is taken away and out of time, or could not be brought to the device."""

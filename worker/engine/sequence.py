@@ -94,6 +94,11 @@ class Sequence:
         return self.num_computed < len(self.key)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything was computed or told of it, or may be just now."""
+        return self.lease is not None or self.admission is not None or self.was_paused
+
+    @property
     def was_paused(self) -> bool:
         return self.num_pauses > 0
 
