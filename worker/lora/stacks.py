@@ -17,7 +17,7 @@ from torch.nn import functional
 from worker.lora.placed import PlacedAdapter, Rows
 from worker.lora.weights import LowRank
 
-# How much a stack may hold, as a multiple of what a step needs: what is too much costs in each step, copying costs once.
+# How much a stack may hold, as a multiple of what a step needs: what is too much costs in each step, a copy costs once.
 _MAX_SLACK = 1.25
 
 Columns = tuple[tuple[int, float], ...]
