@@ -237,7 +237,8 @@ class AdapterDirectory:
         if entry is not None:
             return f"adapter {name!r} is loaded in revision {entry.revision}, not {revision}"
         if named := self._named(name):
-            return f"adapter {name!r} is loaded for other tenants: {'; '.join(_who(each.tenants) for each in named)}"
+            whom = ", and for ".join(_who(each.tenants) for each in named)
+            return f"adapter {name!r} is loaded for {whom}: name the same tenants"
         return f"adapter {name!r} is not loaded"
 
 
