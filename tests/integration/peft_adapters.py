@@ -32,8 +32,8 @@ def save_adapter(folder: Path, family: str, seed: int = 0, **settings: Any) -> P
 
     Return the model that PEFT makes from what was saved: saving sorts patterns, which can change what they mean.
     """
-    config = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6} | settings)
-    model = get_peft_model(tiny(family), config)  # type: ignore[no-untyped-call]
+    wanted: dict[str, Any] = {"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6} | settings
+    model = get_peft_model(tiny(family), LoraConfig(**wanted))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -86,7 +86,8 @@ def _executor(
 
 def logits_of(model: PeftModel, token_ids: Sequence[int]) -> Tensor:
     """What PEFT computes, float32[num_tokens, vocab_size]."""
-    model.get_base_model().set_attn_implementation("eager")
+    base_model: Any = model.get_base_model()
+    base_model.set_attn_implementation("eager")
     with torch.inference_mode():
         logits: Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits[0].float()
     return logits
