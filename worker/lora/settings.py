@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from worker.lora.errors import AdapterError
 
@@ -66,11 +66,15 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 _MAX_SHOWN = 60
 
-# Python's expressions can take for ever: those that repeat a group, or repeat often.
+# Python's expressions can take for ever: those that repeat a group, repeat often, or choose often.
 _REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
 _REPETITION = re.compile(r"(?<!\\)[*+{]")
+_OPTION = re.compile(r"(?<![\\(*+}])\?|(?<!\\)\|")
 _MAX_REPETITIONS = 4
+_MAX_OPTIONS = 8
 _MAX_PATTERNS = 4096
+_PATH_CHARS = 48
+_MAX_WAYS = 20_000_000  # to match a path, of all expressions together: seconds for a whole model
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +83,16 @@ class AdapterSettings:
 
     rank: int
     alpha: float
-    rank_pattern: Mapping[str, int]  # by expressions for the end of a module's path; the first that fits counts
-    alpha_pattern: Mapping[str, float]
+    ranks: Mapping[re.Pattern[str], int]  # by expressions for a module's path; the first that fits counts
+    alphas: Mapping[re.Pattern[str], float]
     rank_stabilised: bool
 
     def rank_of(self, path: str) -> int:
-        return self.rank_pattern.get(_first_fit(self.rank_pattern, path), self.rank)
+        return _first_fit(self.ranks, path, self.rank)
 
     def scale_of(self, path: str) -> float:
         """Rank-stabilised LoRA divides by the root of the rank: https://arxiv.org/abs/2312.03732."""
-        alpha = self.alpha_pattern.get(_first_fit(self.alpha_pattern, path), self.alpha)
+        alpha = _first_fit(self.alphas, path, self.alpha)
         rank = self.rank_of(path)
         return alpha / math.sqrt(rank) if self.rank_stabilised else alpha / rank
 
@@ -103,8 +107,8 @@ def parse_settings(content: bytes) -> AdapterSettings:
     return AdapterSettings(
         rank=_rank("r", settings.get("r", 8)),
         alpha=_number("lora_alpha", settings.get("lora_alpha", 8)),
-        rank_pattern={key: _rank("rank_pattern", value) for key, value in _patterns("rank_pattern", settings)},
-        alpha_pattern={key: _number("alpha_pattern", value) for key, value in _patterns("alpha_pattern", settings)},
+        ranks={key: _rank("rank_pattern", value) for key, value in _patterns("rank_pattern", settings)},
+        alphas={key: _number("alpha_pattern", value) for key, value in _patterns("alpha_pattern", settings)},
         rank_stabilised=_truth("use_rslora", settings.get("use_rslora", False)),
     )
 
@@ -135,37 +139,54 @@ def _refuse_what_is_not_plain(name: str, value: object) -> None:
     raise AdapterError(name, f"unknown setting with the value {_shown(value)}: it may change what the adapter computes")
 
 
-def _patterns(name: str, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _patterns(name: str, settings: Mapping[str, Any]) -> list[tuple[re.Pattern[str], Any]]:
+    """Each expression, compiled here once, with what it stands for."""
     patterns = settings.get(name) or {}
     if not isinstance(patterns, dict):
         raise AdapterError(name, f"{_shown(patterns)} is no object")
     if len(patterns) > _MAX_PATTERNS:
         raise AdapterError(name, f"has {len(patterns)} entries, more than {_MAX_PATTERNS}")
-    for pattern in patterns:
-        _check_pattern(name, pattern)
-    return list(patterns.items())
+    compiled = [(_compiled(name, pattern), value) for pattern, value in patterns.items()]
+    if sum(_num_ways(pattern) for pattern in patterns) > _MAX_WAYS:
+        raise AdapterError(name, f"its {len(patterns)} expressions could take too long to match: they repeat too often")
+    return compiled
 
 
-def _check_pattern(name: str, pattern: str) -> None:
-    if _REPEATED_GROUP.search(pattern) or len(_REPETITION.findall(pattern)) > _MAX_REPETITIONS:
+def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+    if (
+        _REPEATED_GROUP.search(pattern)
+        or len(_REPETITION.findall(pattern)) > _MAX_REPETITIONS
+        or (_num_groups(pattern) and len(_OPTION.findall(pattern)) > _MAX_OPTIONS)
+        or pattern.count("?") > _MAX_OPTIONS
+    ):
         raise AdapterError(
             name,
             f"{_shown(pattern)} could take too long to match: expressions may repeat no groups, "
-            f"and have {_MAX_REPETITIONS} repetitions",
+            f"and have {_MAX_REPETITIONS} repetitions and {_MAX_OPTIONS} options",
         )
     try:
-        re.compile(_expression(pattern))
+        return re.compile(rf"(.*\.)?({pattern})$")
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterError(name, f"{_shown(pattern)} is no regular expression: {error}") from error
 
 
-def _first_fit(patterns: Mapping[str, object], path: str) -> str:
-    """As PEFT does; the path itself where nothing fits."""
-    return next((pattern for pattern in patterns if re.match(_expression(pattern), path)), path)
+def _num_ways(pattern: str) -> int:
+    """In how many ways an expression may match a path, nearly; options count twice, for they are tried behind each dot."""
+    options = len(_OPTION.findall(pattern))
+    ways = _PATH_CHARS ** len(_REPETITION.findall(pattern))
+    return int(ways * (4**options if _num_groups(pattern) or "?" in pattern else options + 1))
 
 
-def _expression(pattern: str) -> str:
-    return rf"(.*\.)?({pattern})$"
+def _num_groups(pattern: str) -> int:
+    return pattern.count("(")
+
+
+_Value = TypeVar("_Value", int, float)
+
+
+def _first_fit(patterns: Mapping[re.Pattern[str], _Value], path: str, otherwise: _Value) -> _Value:
+    """As PEFT does."""
+    return next((value for pattern, value in patterns.items() if pattern.match(path)), otherwise)
 
 
 def _rank(name: str, value: object) -> int:
@@ -175,9 +196,13 @@ def _rank(name: str, value: object) -> int:
 
 
 def _number(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
+    if not math.isfinite(number):
         raise AdapterError(name, f"{_shown(value)} is no finite number")
-    return float(value)
+    return number
 
 
 def _truth(name: str, value: object) -> bool:

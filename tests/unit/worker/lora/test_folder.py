@@ -201,6 +201,7 @@ PLAIN = {name: value for name, value in SETTINGS.items() if name != "peft_type"}
         ("lora_alpha", float("nan"), "finite"),
         ("lora_alpha", float("inf"), "finite"),
         ("lora_alpha", "16", "finite"),
+        ("lora_alpha", 10**400, "finite"),
         ("use_rslora", "yes", "neither true nor false"),
         ("rank_pattern", {"q_proj": 0}, "no rank"),
         ("rank_pattern", ["q_proj"], "no object"),
@@ -208,6 +209,9 @@ PLAIN = {name: value for name, value in SETTINGS.items() if name != "peft_type"}
         ("alpha_pattern", {"(q_proj": 3}, "no regular expression"),
         ("alpha_pattern", {"(a+)+b": 3}, "too long to match"),
         ("alpha_pattern", {".*.*.*.*.*x": 3}, "too long to match"),
+        ("alpha_pattern", {".?" * 30 + "x": 3}, "too long to match"),
+        ("alpha_pattern", {"(.|.)" * 30 + "x": 3}, "too long to match"),
+        ("alpha_pattern", {f".*.*.*.*x{number}": 1 for number in range(9)}, "too long to match"),
         ("alpha_pattern", {str(number): 1 for number in range(5000)}, "5000 entries"),
     ],
 )
