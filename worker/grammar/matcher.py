@@ -54,7 +54,7 @@ class MatcherState:
     def _allowed(self) -> Uint32Array:
         words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
         if self._matcher.is_error():
-            raise ConstraintFailed(_reason(self._matcher))
+            raise ConstraintFailed(f"no token can follow: {_reason(self._matcher)}")
         return words[: self._num_words]
 
 

@@ -162,6 +162,18 @@ def test_of_long_constraints_fewer_are_kept(compiler: GrammarCompiler) -> None:
     assert compiled(compiler, long[0]) is not first
 
 
+def test_a_text_that_the_vocabulary_cannot_go_on_with_fails_that_state() -> None:
+    tokenizer = json.loads(tiny_tokenizer_json())
+    model = tokenizer["model"]
+    model["vocab"] = {token: token_id for token, token_id in model["vocab"].items() if "z" not in token}
+    model["merges"] = [pair for pair in model["merges"] if "z" not in "".join(pair)]
+    compiler = GrammarCompiler(json.dumps(tokenizer).encode(), VOCAB_SIZE, (EOS,))
+    state = compiled(compiler, Regex("az")).begin()
+    with pytest.raises(ConstraintFailed, match="no token can follow"):
+        state.accept(tiny_tokenizer().encode("a").ids[0])
+    compiler.close()
+
+
 def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
     assert compiled(compiler, Regex("same")) is compiled(compiler, Regex("same"))
     assert compiled(compiler, Regex("same")) is not compiled(compiler, Regex("other"))
