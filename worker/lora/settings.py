@@ -171,7 +171,7 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
 
 
 def _num_ways(pattern: str) -> int:
-    """In how many ways an expression may match a path, nearly; options count twice, for they are tried behind each dot."""
+    """In how many ways an expression may match a path, nearly. Options count twice: they are tried behind each dot."""
     options = len(_OPTION.findall(pattern))
     ways = _PATH_CHARS ** len(_REPETITION.findall(pattern))
     return int(ways * (4**options if _num_groups(pattern) or "?" in pattern else options + 1))
