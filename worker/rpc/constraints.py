@@ -1,8 +1,9 @@
-"""Requests under a constraint wait here until it is compiled: beside the event loop and the engine."""
+"""Requests under a constraint wait here until it is compiled: beside event loop and engine, tenant by tenant."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from worker.errors import Failure, FailureCode
 from worker.grammar.constraints import ConstraintError, TextConstraint, TooManyConstraintsError, field_of
 
 _log = structlog.get_logger(__name__)
+
+_MAX_WAITING_OF_TENANT = 256
 
 
 class ConstraintCompiler(Protocol):
@@ -35,6 +38,7 @@ class Compilations:
         self._submit = submit
         self._refuse = refuse
         self._tasks: dict[SequenceId, asyncio.Task[None]] = {}
+        self._turns = _Turns()
 
     def begin(self, request: Request, constraint: TextConstraint) -> None:
         """Compile, then submit the request held to it; returns at once."""
@@ -52,7 +56,8 @@ class Compilations:
 
     async def _run(self, request: Request, constraint: TextConstraint) -> None:
         try:
-            compiled = await asyncio.wrap_future(self._compiler.compile(constraint))
+            async with self._turns.of(request.tenant):
+                compiled = await asyncio.wrap_future(self._compiler.compile(constraint))
         except ConstraintError as error:
             self._fail(request, Failure(FailureCode.INVALID_ARGUMENT, str(error), field_of(constraint)))
         except TooManyConstraintsError as error:
@@ -67,3 +72,26 @@ class Compilations:
     def _fail(self, request: Request, failure: Failure) -> None:
         self._tasks.pop(request.sequence_id, None)
         self._refuse(request.sequence_id, failure)
+
+
+class _Turns:
+    """Each tenant has one constraint compiled at a time: the other threads are for others, whatever it sends."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}  # of tenants that have something here
+        self._num_waiting: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def of(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for the tenant's turn, which lasts as long as the context. Raises TooManyConstraintsError."""
+        number = self._num_waiting.get(tenant, 0)
+        if number >= _MAX_WAITING_OF_TENANT:
+            raise TooManyConstraintsError(f"{number} constraints of this tenant wait to be compiled")
+        self._num_waiting[tenant] = number + 1
+        try:
+            async with self._locks.setdefault(tenant, asyncio.Lock()):
+                yield
+        finally:
+            self._num_waiting[tenant] -= 1
+            if not self._num_waiting[tenant]:
+                del self._num_waiting[tenant], self._locks[tenant]

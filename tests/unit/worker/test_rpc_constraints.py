@@ -42,9 +42,9 @@ class Bench:
         self.news = asyncio.Event()
         self.compilations = Compilations(self.compiler, self._submit, self._refuse)
 
-    def begin(self, number: int, constraint: TextConstraint) -> Request:
+    def begin(self, number: int, constraint: TextConstraint, tenant: str = "acme") -> Request:
         key = PrefixKey.of(Namespace(bytes(16)), np.array([1, 2], np.int32))
-        request = Request((1, number), f"r{number}", key, SamplingParams(max_new_tokens=3), "acme")
+        request = Request((1, number), f"r{number}", key, SamplingParams(max_new_tokens=3), tenant)
         self.compilations.begin(request, constraint)
         return request
 
@@ -109,7 +109,7 @@ async def test_where_too_many_wait_the_request_is_refused_as_overload() -> None:
 async def test_a_request_that_is_cancelled_meanwhile_never_reaches_the_engine() -> None:
     bench = Bench()
     bench.begin(1, Regex("a"))
-    bench.begin(2, Regex("b"))
+    bench.begin(2, Regex("b"), tenant="other")
     (_, first), (_, second) = await asked(bench, 2)
     assert bench.compilations.cancel((1, 1))
     assert not bench.compilations.cancel((1, 1))
@@ -128,3 +128,35 @@ async def test_one_cancelled_before_it_was_even_asked_for_is_told_so() -> None:
     assert [failure.code for _, failure in bench.refused] == [FailureCode.CANCELLED]
     await asyncio.sleep(0)
     assert not bench.submitted
+
+
+async def test_a_tenant_has_one_constraint_compiled_at_a_time_and_others_do_not_wait_for_its() -> None:
+    bench = Bench()
+    for number in range(5):
+        bench.begin(number, Regex(f"{number}"))
+    bench.begin(9, Regex("other"), tenant="other")
+    (first, done), (other, _) = await asked(bench, 2)
+    assert (first, other) == (Regex("0"), Regex("other"))
+    done.set_result(FakeConstraint(10, length=2))
+    assert (await asked(bench, 3))[2][0] == Regex("1")
+    assert len(bench.compiler.asked) == 3
+
+
+async def test_one_that_is_cancelled_while_it_waits_or_compiles_makes_room_for_the_tenants_next() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.begin(number, Regex(f"{number}"))
+    await asked(bench, 1)
+    assert bench.compilations.cancel((1, 1))
+    assert bench.compilations.cancel((1, 0))
+    assert (await asked(bench, 2))[1][0] == Regex("2")
+
+
+async def test_a_tenant_that_floods_is_refused_and_no_other() -> None:
+    bench = Bench()
+    for number in range(300):
+        bench.begin(number, Regex(f"{number}"))
+    bench.begin(999, Regex("other"), tenant="other")
+    await until(lambda: len(bench.refused) == 44)
+    assert {failure.code for _, failure in bench.refused} == {FailureCode.OVERLOADED}
+    assert (await asked(bench, 2))[1][0] == Regex("other")
