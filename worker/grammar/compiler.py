@@ -139,7 +139,8 @@ def _grammar(constraint: TextConstraint) -> str:
         case Regex(pattern):
             return LLMatcher.grammar_from_regex(pattern)
         case Choice(texts):
-            alternatives = sorted({json.dumps(text, ensure_ascii=False) for text in texts})
+            # JSON leaves one control character as it is, which the compiler does not take.
+            alternatives = sorted({json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") for text in texts})
             return LLMatcher.grammar_from_lark("start: " + " | ".join(alternatives))
 
 

@@ -79,6 +79,8 @@ PERSON = JsonSchema(
         (Choice(("yes", "yes please", "no")), "yes please", True),
         (Choice(("yes", "yes please", "no")), "ye", False),
         (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), 'q"uo\\te\n', True),
+        (Choice(("\x00\x1f\x7f\x80", "\x7f\\\x7f")), "\x00\x1f\x7f\x80", True),
+        (Choice(("\x00\x1f\x7f\x80", "\x7f\\\x7f")), "\x7f\\\x7f", True),
         (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), "/x/ | y", True),
         (Choice(('q"uo\\te\n', "/x/ | y", "%ignore \u2028")), "%ignore \u2028", True),
     ],
