@@ -321,11 +321,11 @@ def test_turns_grow_until_everybody_gets_on_where_no_kv_survives_until_the_next(
     config = EngineConfig(max_running=1, max_chunk_tokens=3, max_step_tokens=16, adapter_patience_s=2.0)
     rig = AdapterRig(1, "abc", num_slots=64, config=config)
     rig.submit(
-        *(adapted(number, revision, prompt(40, number), max_new_tokens=20) for number, revision in enumerate("abc"))
+        *(adapted(number, revision, prompt(58, number), max_new_tokens=5) for number, revision in enumerate("abc"))
     )
-    num_steps = rig.run()
+    num_steps = rig.run()  # were all turns as long as the first ones, there would be no end
     rig.assert_true()
-    alone = 3 * (40 // 3 + 1 + 20)
+    alone = 3 * (58 // 3 + 1 + 5)
     assert num_steps < 6 * alone
 
 
