@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from worker.engine.constraints import Constraint, leaves_more
+from worker.batch import Uint32Array
+from worker.engine.constraints import Constraint, allows, leaves_more
 from worker.grammar.constraints import (
     Choice,
     ConstraintError,
@@ -129,7 +130,18 @@ def _template(tokenizer: LLTokenizer, constraint: TextConstraint) -> LLMatcher:
         raise ConstraintError("no text fulfils it, or none but the empty one")
     if matcher.is_error():
         raise ConstraintError(f"can't be held to: {_readable(matcher.get_error())}")
+    _try_an_object(matcher, tokenizer, allowed)
     return matcher
+
+
+def _try_an_object(template: LLMatcher, tokenizer: LLTokenizer, allowed: Uint32Array) -> None:
+    """Where an object may begin, more than some 400 properties beside others are too much: said now, not by and by."""
+    brace = next(iter(tokenizer.tokenize_str("{")), None)
+    if brace is None or not allows(allowed, brace):
+        return
+    begun = template.deep_copy()
+    if not begun.consume_token(brace) or begun.is_error():
+        raise ConstraintError(f"can't be held to: {_readable(begun.get_error())}")
 
 
 def _grammar(constraint: TextConstraint) -> str:

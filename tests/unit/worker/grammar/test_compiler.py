@@ -216,6 +216,7 @@ def nested(depth: int) -> str:
         (all_of({"anyOf": [{"pattern": f".*{a}.{{5}}x.*"}, {}]} for a in "abcdefghijkl"), "patterns and formats"),
         (all_of({"$ref": f"#{a}", "$defs": {a: {"$anchor": a, "pattern": a}}} for a in "abcdefghi"), "patterns and"),
         (all_of({"multipleOf": divisor} for divisor in (97, 101, 103)), "multipleOf are too large"),
+        (JsonSchema(json.dumps({"properties": {f"p{number}": {} for number in range(600)}})), "items; max is"),
         (JsonSchema('{"multipleOf":10.0003}'), "multipleOf are too large"),
         (JsonSchema(json.dumps({"patternProperties": {f"^{a}{b}": {} for a in "abcdef" for b in "uvwxyz"}})), "36 pat"),
         (JsonSchema('{"type":'), "not valid JSON"),
