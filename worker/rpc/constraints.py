@@ -57,7 +57,7 @@ class Compilations:
     async def _run(self, request: Request, constraint: TextConstraint) -> None:
         try:
             async with self._turns.of(request.tenant):
-                compiled = await asyncio.wrap_future(self._compiler.compile(constraint))
+                compiled = await _result(self._compiler.compile(constraint))
         except ConstraintError as error:
             self._fail(request, Failure(FailureCode.INVALID_ARGUMENT, str(error), field_of(constraint)))
         except TooManyConstraintsError as error:
@@ -72,6 +72,15 @@ class Compilations:
     def _fail(self, request: Request, failure: Failure) -> None:
         self._tasks.pop(request.sequence_id, None)
         self._refuse(request.sequence_id, failure)
+
+
+async def _result(compiling: Future[Constraint]) -> Constraint:
+    """Wait for a constraint; who is cancelled meanwhile still waits for the thread that is at work on it."""
+    try:
+        return await asyncio.wrap_future(compiling)
+    except asyncio.CancelledError:
+        await asyncio.wait({asyncio.wrap_future(compiling)})
+        raise
 
 
 class _Turns:

@@ -152,6 +152,20 @@ async def test_one_that_is_cancelled_while_it_waits_or_compiles_makes_room_for_t
     assert (await asked(bench, 2))[1][0] == Regex("2")
 
 
+async def test_a_tenant_that_cancels_has_its_next_turn_when_the_thread_is_free() -> None:
+    bench = Bench()
+    bench.begin(0, Regex("0"))
+    bench.begin(1, Regex("1"))
+    ((_, compiling),) = await asked(bench, 1)
+    assert compiling.set_running_or_notify_cancel()
+    assert bench.compilations.cancel((1, 0))
+    bench.begin(9, Regex("other"), tenant="other")
+    assert (await asked(bench, 2))[1][0] == Regex("other")
+    compiling.set_result(FakeConstraint(10, length=2))
+    assert (await asked(bench, 3))[2][0] == Regex("1")
+    assert not bench.submitted
+
+
 async def test_a_tenant_that_floods_is_refused_and_no_other() -> None:
     bench = Bench()
     for number in range(300):
