@@ -4,7 +4,6 @@ Deciding what a request may do is the gateway's part, and whether it can be comp
 would break the cache's promises (every segment must carry its extra key) and which adapters this worker has.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,6 +16,8 @@ from worker.batch import SamplingParams, TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint
+
+_MIN_WEIGHT, _MAX_WEIGHT = 1e-3, 1e3  # between tenants as far apart as these, services can still be compared
 
 _ERROR_CODES = {
     FailureCode.INVALID_ARGUMENT: worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT,
@@ -113,10 +114,13 @@ def load_message(load: Load) -> worker_pb2.WorkerLoad:
 
 
 def _weight(weight: float) -> float:
-    """Return a tenant's share against others; unset it is 1. One that is no share would spoil the turns of all."""
-    if not (math.isfinite(weight) and weight >= 0):
-        raise RefusedSubmit(_invalid(f"weight must be at least 0 and finite, not {weight}", "weight"))
-    return weight or 1.0
+    """Return a tenant's share against others; unset it is 1. One beyond all measure would spoil the turns of all."""
+    if weight == 0:
+        return 1.0
+    if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
+        bounds = f"{_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}"
+        raise RefusedSubmit(_invalid(f"weight must be {bounds}, or 0 for 1, not {weight:g}", "weight"))
+    return weight
 
 
 def _check_adapter(submit: worker_pb2.Submit, adapters: AdapterLookup) -> None:

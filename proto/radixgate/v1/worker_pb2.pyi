@@ -199,7 +199,9 @@ class Submit(_message.Message):
     """
     priority: _builtins.int
     weight: _builtins.float
-    """The tenant's share against other tenants of the same priority. 0: 1."""
+    """The tenant's share against other tenants of the same priority, 0.001 to
+    1000. 0: 1.
+    """
     @_builtins.property
     def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptSegment]:
         """The prompt. Each segment must carry its extra key; a submit with a

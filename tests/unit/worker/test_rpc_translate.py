@@ -58,7 +58,7 @@ def test_a_tenants_weight_arrives_and_is_one_if_it_is_not_set(sent: float, weigh
     assert request_from(submit(weight=sent), (1, 7), now=0.0).weight == weight
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e-30, 1e30, 1e-4, 1e4])
 def test_a_weight_that_is_no_share_is_refused(weight: float) -> None:
     assert refusal(submit(weight=weight)).field == "weight"
 
