@@ -11,9 +11,10 @@ import torch
 
 from benchmarks.adapter_folders import make_adapters
 from benchmarks.adapters import Changed, _zipf
+from benchmarks.arrivals import Arriving
 from benchmarks.document_tables import adapters as adapters_table
 from benchmarks.load import Timing
-from benchmarks.workloads import Turn
+from benchmarks.workloads import TokenText, Turn
 from tests.integration.tiny_models import tiny_model
 from worker.lora.folder import read_adapter
 from worker.lora.targets import linear_targets
@@ -62,13 +63,17 @@ def test_turns_are_given_adapters_one_after_another() -> None:
 def test_requests_come_at_their_rate_and_more_often_for_the_first_adapters() -> None:
     names = [f"adapter-{number}" for number in range(4)]
 
-    arriving = _zipf(names, "tenant", DOCUMENT, rate=10.0, count=2_000, seed="s")
+    def arrivals(some: list[str]) -> list[Arriving]:
+        return _zipf(some, "tenant", TokenText(DOCUMENT, 0), rate=10.0, count=2_000, seed="s")
+
+    arriving = arrivals(names)
 
     counts = Counter(each.turn.adapter for each in arriving)
     assert [name for name, _ in counts.most_common()] == names
     assert 1.7 < counts[names[0]] / counts[names[1]] < 2.3
     assert 180 < arriving[-1].at_s < 220
-    assert arriving == _zipf(names, "tenant", DOCUMENT, rate=10.0, count=2_000, seed="s")
+    assert arriving == arrivals(names)
+    assert [each.at_s for each in arrivals(names[:2])] == [each.at_s for each in arriving]
 
 
 def test_the_table_has_a_line_for_each_side_and_says_how_much_longer_the_slowest_wait() -> None:

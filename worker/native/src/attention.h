@@ -206,7 +206,7 @@ class ItemAttention {
                 rows[i] = first + i < keys ? reinterpret_cast<const uint32_t*>(key_row(slots[first + i])) : nullptr;
             const long place = (long)(first / kPanel) * key_steps() * kPanel + first % kPanel;
             for (int head = 0; head < num_heads_; head++)
-                pack_some_keys(rows, (long)head * key_steps(), key_steps(), key_panels(head) + place);
+                pack_columns(rows, (long)head * key_steps(), key_steps(), key_panels(head) + place);
         }
     }
 

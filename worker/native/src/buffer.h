@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace rg {
 
@@ -66,13 +68,42 @@ class Arena {
   public:
     using Piece = std::shared_ptr<uint32_t>;
 
-    explicit Arena(size_t block_words) : block_words_(block_words) {}
-
     // The one for what stays as long as a model.
     static Arena& of_models() {
-        static Arena arena(16u << 20);  // words: 64 MiB
+        static Arena arena(16u << 20, nullptr);  // words: 64 MiB
         return arena;
     }
+
+    // Blocks that nobody uses, and that somebody will before long: to have pages from the system takes longer than to
+    // fill them.
+    class Spare {
+      public:
+        explicit Spare(size_t most) : most_(most) {}
+
+        // An empty buffer if there is none.
+        Buffer<uint32_t> take() {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (blocks_.empty()) return {};
+            Buffer<uint32_t> block = std::move(blocks_.back());
+            blocks_.pop_back();
+            return block;
+        }
+
+        // `used` words of it are not zero any more.
+        void keep(Buffer<uint32_t> block, size_t used) {
+            std::memset(block.data(), 0, used * sizeof(uint32_t));
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (blocks_.size() < most_) blocks_.push_back(std::move(block));
+        }
+
+      private:
+        const size_t most_;
+        std::mutex mutex_;
+        std::vector<Buffer<uint32_t>> blocks_;  // all zeros
+    };
+
+    // Blocks of `block_words`, taken from and given to `spare` where there is one; it must live longer.
+    Arena(size_t block_words, Spare* spare) : block_words_(block_words), spare_(spare) {}
 
     // Null: out of memory.
     Piece take(size_t words) {
@@ -80,7 +111,7 @@ class Arena {
         const size_t needed = (words + kAlignment - 1) / kAlignment * kAlignment;
         std::shared_ptr<Block> block = block_.lock();
         if (!block || block->memory.size() - block->used < needed) {
-            block = std::make_shared<Block>();
+            block = std::make_shared<Block>(needed > block_words_ ? nullptr : spare_);
             if (!block->memory.reserve(needed > block_words_ ? needed : block_words_)) return nullptr;
             block_ = block;
         }
@@ -91,6 +122,14 @@ class Arena {
 
   private:
     struct Block {
+        explicit Block(Spare* spare) : spare(spare) {
+            if (spare) memory = spare->take();
+        }
+        ~Block() {
+            if (spare && memory.size()) spare->keep(std::move(memory), used);
+        }
+
+        Spare* const spare;
         Buffer<uint32_t> memory;
         size_t used = 0;
     };
@@ -98,6 +137,7 @@ class Arena {
     static constexpr size_t kAlignment = 16;  // words of a cache line
 
     const size_t block_words_;
+    Spare* const spare_;
     std::mutex mutex_;
     std::weak_ptr<Block> block_;  // the one that is being filled
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "buffer.h"
+#include "panels.h"
 #include "team.h"
 #include "tile.h"
 
@@ -33,13 +34,15 @@ bool pack(
     uint32_t* words = weights.words.get();
     Team::run(threads, 1, [&](Member& member) {
         member.share(weights.panels(), [&](long panel) {
-            for (int column = 0; column < kPanel; column++) {
-                const long output = panel * kPanel + column;
-                const void* row = output < outputs ? rows[output] : nullptr;
-                if (!row) continue;
-                uint32_t* to = words + panel * steps * kPanel + column;
-                for (long step = 0; step < steps; step++)
-                    std::memcpy(to + step * kPanel, (const char*)row + 4 * step, 4);
+            for (int first = 0; first < kPanel; first += kLanes) {
+                const uint32_t* some[kLanes];
+                bool any = false;
+                for (int i = 0; i < kLanes; i++) {
+                    const long output = panel * kPanel + first + i;
+                    some[i] = output < outputs ? static_cast<const uint32_t*>(rows[output]) : nullptr;
+                    any = any || some[i];
+                }
+                if (any) pack_columns(some, 0, (int)steps, words + panel * steps * kPanel + first);
             }
         });
     });

@@ -26,7 +26,7 @@ struct LowRank {
 
 class Adapter {
   public:
-    explicit Adapter(int num_layers) : arena_(kBlockWords), sites_((size_t)num_layers * kNumSites) {}
+    explicit Adapter(int num_layers) : arena_(kBlockWords, &spare()), sites_((size_t)num_layers * kNumSites) {}
 
     const LowRank& at(int layer, int site) const { return sites_[(size_t)layer * kNumSites + site]; }
     int rank() const { return rank_; }  // the largest of all sites
@@ -56,6 +56,13 @@ class Adapter {
 
   private:
     static constexpr size_t kBlockWords = 2u << 20;  // 8 MiB
+    static constexpr size_t kSpareBlocks = 4;
+
+    // Of adapters that have gone, for those that come. Never destroyed: an adapter may outlive everything else.
+    static Arena::Spare& spare() {
+        static auto* spare = new Arena::Spare(kSpareBlocks);
+        return *spare;
+    }
 
     Arena arena_;
     std::vector<LowRank> sites_;

@@ -1,4 +1,4 @@
-// Keys and values of one block, gathered from their slots into panels for the tile, see tile.h.
+// Rows that lie anywhere, packed into panels for the tile, see tile.h: weights, and keys and values of one block.
 #pragma once
 
 #include "tile.h"
@@ -38,28 +38,34 @@ inline void transpose(__m512i (&rows)[16]) {
 }
 #endif
 
-// Words of kLanes keys, side by side: to[word * kPanel + key]. Each key begins `offset` words behind its pointer; a null
-// key is all zeros.
-inline void pack_some_keys(const uint32_t* const* keys, long offset, int words, uint32_t* to) {
+// Words of kLanes rows, side by side: to[word * kPanel + row]. Each row begins `offset` words behind its pointer; a null
+// row is all zeros.
+inline void pack_columns(const uint32_t* const* rows, long offset, int words, uint32_t* to) {
 #if defined(__AVX512F__)
     for (int first = 0; first < words; first += 16) {
         const int some = words - first < 16 ? words - first : 16;
         const __mmask16 mask = (__mmask16)((1u << some) - 1);
-        __m512i rows[16];
+        __m512i block[16];
 #pragma GCC unroll 16
-        for (int key = 0; key < 16; key++)
-            rows[key] = keys[key] ? _mm512_maskz_loadu_epi32(mask, keys[key] + offset + first) : _mm512_setzero_si512();
-        transpose(rows);
+        for (int row = 0; row < 16; row++)
+            block[row] =
+                rows[row] ? _mm512_maskz_loadu_epi32(mask, rows[row] + offset + first) : _mm512_setzero_si512();
+        transpose(block);
         if (some == 16) {
 #pragma GCC unroll 16
-            for (int word = 0; word < 16; word++) _mm512_storeu_si512(to + (first + word) * kPanel, rows[word]);
+            for (int word = 0; word < 16; word++) _mm512_storeu_si512(to + (first + word) * kPanel, block[word]);
         } else {
-            for (int word = 0; word < some; word++) _mm512_storeu_si512(to + (first + word) * kPanel, rows[word]);
+            for (int word = 0; word < some; word++) _mm512_storeu_si512(to + (first + word) * kPanel, block[word]);
         }
     }
 #else
-    for (int key = 0; key < kLanes; key++)
-        for (int word = 0; word < words; word++) to[word * kPanel + key] = keys[key] ? keys[key][offset + word] : 0;
+    for (int row = 0; row < kLanes; row++) {
+        for (int word = 0; word < words; word++) {
+            uint32_t value = 0;  // weights may lie at any address
+            if (rows[row]) std::memcpy(&value, rows[row] + offset + word, sizeof value);
+            to[word * kPanel + row] = value;
+        }
+    }
 #endif
 }
 
