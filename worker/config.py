@@ -58,7 +58,7 @@ class EngineConfig:
     cached_token_cost: Annotated[float, Ge(0), Le(1)] = 0.1
     fair_quantum_tokens: PositiveInt = 2048
     # Prompt tokens of one forward pass while a tenant that floods this worker is not alone here: the longer a pass, the
-    # longer everybody else waits for its end. None: a quarter of max_step_tokens.
+    # longer everybody else waits for its end. None: an eighth of max_step_tokens.
     contested_prompt_tokens: PositiveInt | None = None
     # Who waits longer may go before others of its tenant whose prefix is cached, and of higher priority, now and then.
     max_wait_s: PositiveFloat = 10.0

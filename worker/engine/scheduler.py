@@ -54,7 +54,7 @@ class Scheduler:
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
-        contested_tokens = config.contested_prompt_tokens or max(1, config.max_step_tokens // 4)
+        contested_tokens = config.contested_prompt_tokens or max(1, config.max_step_tokens // 8)
         flood_tokens = _FLOOD_STEPS * config.max_step_tokens
         self._prompts = PromptShares(config.max_chunk_tokens, contested_tokens, flood_tokens)
         self._running: list[Sequence] = []  # ascending by precedence
