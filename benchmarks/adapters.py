@@ -32,12 +32,12 @@ from benchmarks import adapters_report, comparison
 from benchmarks.adapter_folders import make_adapters
 from benchmarks.arrivals import Arriving, moments, send_on_time
 from benchmarks.comparison import System
-from benchmarks.gateway_client import gateway_client
+from benchmarks.gateway_client import document_token_ids, gateway_client
 from benchmarks.load import Client, Timing
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.peers import model_folder
 from benchmarks.stack import Stack, running_stack, settings
-from benchmarks.workloads import TITLES, WORKLOADS, TokenText, Turn, document
+from benchmarks.workloads import TITLES, WORKLOADS, TokenText, Turn
 
 SPEED_WORKLOADS = ("w1", "w3")
 
@@ -132,7 +132,7 @@ def _speed(folders: dict[str, Path], arguments: argparse.Namespace, console: Con
     }
     with _stack_with(folders, len(folders), arguments) as stack:
         tenant = next(iter(stack.keys))
-        document_ids = asyncio.run(_tokenise(stack, tenant))
+        document_ids = asyncio.run(document_token_ids(stack.target, stack.keys))
         systems = [System(side, partial(_changed, stack, changes), None) for side, changes in sides.items()]
         for system in systems:  # every adapter is used once before anything is measured
             asyncio.run(_warm(system, tenant, len(names)))
@@ -171,11 +171,6 @@ async def _warm(system: System, tenant: str, times: int) -> None:
             await client.answer(Turn(tenant, tuple(range(100, 164)), 4))
 
 
-async def _tokenise(stack: Stack, tenant: str) -> list[int]:
-    async with gateway_client(stack.target, stack.keys) as client:
-        return await client.token_ids(document(), tenant)
-
-
 def _tell(console: Console, name: str, line: str) -> None:
     console.print(f"{name} {line}")
 
@@ -188,7 +183,7 @@ def _places(folders: dict[str, Path], arguments: argparse.Namespace, console: Co
     half = len(names) // 2
     with _stack_with(folders, half, arguments) as stack:
         tenant = next(iter(stack.keys))
-        document_ids = asyncio.run(_tokenise(stack, tenant))
+        document_ids = asyncio.run(document_token_ids(stack.target, stack.keys))
         rate = arguments.load * asyncio.run(_capacity(stack, tenant, document_ids))
         runs: dict[str, list[list[float]]] = {"fitting": [], "crowded": []}
         for repetition in range(arguments.repetitions):

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arrivals import Arriving, moments, send_on_time
-from benchmarks.gateway_client import GatewayClient, gateway_client
+from benchmarks.gateway_client import GatewayClient, document_token_ids, gateway_client
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.stack import Stack, running_stack, settings
-from benchmarks.workloads import TokenText, Turn, document
+from benchmarks.workloads import TokenText, Turn
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -84,8 +84,8 @@ async def _measure(stack: Stack, arguments: argparse.Namespace, console: Console
     """Return the guest's times to the first token, in seconds, of each repetition of each side."""
     other, guest = sorted(stack.keys)[:2]
     measured: dict[str, list[list[float]]] = {side: [] for side in SIDES}
+    text = TokenText(await document_token_ids(stack.target, stack.keys), arguments.seed)
     async with gateway_client(stack.target, stack.keys) as client:
-        text = TokenText(await client.token_ids(document(), guest), arguments.seed)
         for repetition in range(arguments.repetitions):
             for side in SIDES:
                 flood = asyncio.create_task(_flood(client, other, text, arguments)) if side == "beside" else None

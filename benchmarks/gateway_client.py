@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from benchmarks.load import Arrival, Timing
-from benchmarks.workloads import Turn
+from benchmarks.workloads import Turn, document
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -50,6 +50,12 @@ class GatewayClient:
         request = inference_pb2.CountTokensRequest(text=text)
         response = await self._stub.CountTokens(request, metadata=self._metadata[tenant])
         return list(response.token_ids)
+
+
+async def document_token_ids(target: str, keys: dict[str, str]) -> list[int]:
+    """Return the token ids of the text that prompts are cut from."""
+    async with gateway_client(target, keys) as client:
+        return await client.token_ids(document(), next(iter(keys)))
 
 
 @asynccontextmanager

@@ -25,11 +25,11 @@ from rich.console import Console
 
 from benchmarks import comparison, comparison_report, two_tenants
 from benchmarks.comparison import System
-from benchmarks.gateway_client import gateway_client
+from benchmarks.gateway_client import document_token_ids, gateway_client
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.peers import PEERS, Peer, PeerMissingError, PeerSettings, model_folder
 from benchmarks.stack import Stack, add_stack_arguments, check_stack_arguments, running_stack, settings
-from benchmarks.workloads import TITLES, WORKLOADS, TokenText, document
+from benchmarks.workloads import TITLES, WORKLOADS, TokenText
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _run_workloads(arguments: argparse.Namespace, console: Console) -> None:
         sides = [ours]
         if peer is not None:
             sides.append(_start_peer(peer, arguments, stack, console))
-        document_ids = asyncio.run(_tokenise(target, keys))
+        document_ids = asyncio.run(document_token_ids(target, keys))
         systems = [side.system for side in sides]
         workloads = {
             name: _figures_of(name, systems, document_ids, next(iter(keys)), arguments, console)
@@ -148,11 +148,6 @@ def _start_peer(peer: Peer, arguments: argparse.Namespace, stack: ExitStack, con
     system = System(name, lambda: nullcontext(running.client), running.started.memory)
     asyncio.run(comparison.first_answer(system, ""))
     return Side(system, running.started.ready_after_s, monotonic() - running.started.started_s)
-
-
-async def _tokenise(target: str, keys: dict[str, str]) -> list[int]:
-    async with gateway_client(target, keys) as client:
-        return await client.token_ids(document(), next(iter(keys)))
 
 
 def _figures_of(

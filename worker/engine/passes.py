@@ -39,21 +39,19 @@ class StepUnderWay:
         if self._pending is None:
             return None
         try:
-            sampled = self._pending.result()
-            if len(sampled) != self.step.num_results:
-                raise RuntimeError(
-                    f"the executor sampled {len(sampled)} tokens, {self.step.num_results} were asked for"
-                )
+            return self._divided(self._pending.result())
         except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
             report("forward pass failed", error, sequences=len(self.step.chunks), tokens=self.step.num_tokens)
             return None
-        return self._divided(sampled)
 
     def _divided(self, sampled: list[SampledToken]) -> list[ChunkResult]:
+        """Give each chunk its results, which come in the order of chunks. Raises RuntimeError for another number."""
         results, place = [], 0
         for chunk in self.step.chunks:
             first = place + chunk.num_scores
-            end = place + chunk.num_results
+            end = first + chunk.num_samples
             results.append(ChunkResult(chunk, sampled[place:first], sampled[first:end]))
             place = end
+        if len(sampled) != place:
+            raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {place} were asked for")
         return results

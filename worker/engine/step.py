@@ -26,9 +26,9 @@ class Chunk:
         return self.sequence.num_scores(self.start, self.end)
 
     @property
-    def num_results(self) -> int:
-        """How many results of the forward pass belong to it: scores first, then what it samples."""
-        return self.num_scores + (self.sequence.num_next if self.samples else 0)
+    def num_samples(self) -> int:
+        """How many tokens are sampled behind it."""
+        return self.sequence.num_next if self.samples else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,6 @@ class Step:
     @property
     def num_tokens(self) -> int:
         return sum([chunk.end - chunk.start for chunk in self.chunks])
-
-    @property
-    def num_results(self) -> int:
-        """How many results the forward pass has, those of each chunk in their order."""
-        return sum([chunk.num_results for chunk in self.chunks])
 
     def computes(self, sequence: Sequence) -> bool:
         """Whether `sequence` has a share of it."""

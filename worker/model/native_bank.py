@@ -9,7 +9,7 @@ from torch import Tensor
 
 from worker.batch import BASE_MODEL, Batch, Int32Array
 from worker.lora.weights import AdapterWeights, LowRank
-from worker.model.plain_decoder import PlainDecoder
+from worker.model.plain_decoder import PlainDecoder, row_addresses
 from worker.native.library import AdapterSite, Handle, Pointers, int32
 
 _MODULES: Mapping[AdapterSite, tuple[str, ...]] = {
@@ -60,8 +60,8 @@ class NativeBank:
         up = _stacked(modules, [shape.out_features for shape in shapes])
         rank = up.shape[1]
         rows = np.zeros(rank, dtype=np.uint64)  # 0: zeros
-        rows[: len(down)] = _rows(down)
-        outputs = _rows(up)
+        rows[: len(down)] = row_addresses(down)
+        outputs = row_addresses(up)
         if site is AdapterSite.GATE_UP:
             half = len(outputs) // 2
             outputs = self._decoder.interleaved(outputs[:half], outputs[half:])
@@ -92,10 +92,3 @@ def _stacked(modules: Sequence[LowRank | None], outputs: Sequence[int]) -> Tenso
             column += module.rank
         row += num_outputs
     return stacked
-
-
-def _rows(matrix: Tensor) -> Pointers:
-    """The address of each row of a contiguous matrix, which must live on."""
-    assert matrix.is_contiguous()
-    step = matrix.shape[1] * matrix.element_size()
-    return matrix.data_ptr() + np.arange(len(matrix), dtype=np.uint64) * np.uint64(step)

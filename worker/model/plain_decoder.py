@@ -68,6 +68,12 @@ def interleaved(gates: Pointers, ups: Pointers, panel: int) -> Pointers:
     return rows.reshape(panels, half, 2).transpose(0, 2, 1).reshape(-1)
 
 
+def row_addresses(matrix: Tensor) -> Pointers:
+    """The address of each row of a contiguous matrix, which must live on."""
+    step = matrix.shape[1] * matrix.element_size()
+    return matrix.data_ptr() + np.arange(len(matrix), dtype=np.uint64) * np.uint64(step)
+
+
 class _Packing:
     """Reads one model. What is packed or copied is kept in `_borrowed`."""
 
@@ -218,8 +224,7 @@ class _Packing:
         weight = linear.weight.detach()
         if weight.stride() != (linear.in_features, 1):
             raise NotPlainError("weights that are not contiguous")
-        step = linear.in_features * weight.element_size()
-        return weight.data_ptr() + np.arange(linear.out_features, dtype=np.uint64) * np.uint64(step)
+        return row_addresses(weight)
 
     def _bias(self, linears: Sequence[nn.Module]) -> int:
         biases = [linear.bias for linear in linears if isinstance(linear.bias, Tensor)]

@@ -4,7 +4,7 @@ Each tenant's queue asks about its own sequences only, so nothing here can depen
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from worker.engine.sequence import Sequence
@@ -236,6 +236,3 @@ class TenantQueue:
                 return
             if sequence.order in self._new and is_ready(sequence):
                 yield sequence
-
-
-QueueMaker = Callable[[], TenantQueue]
