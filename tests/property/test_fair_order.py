@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.worker.engine.harness import Rig, make_request
@@ -191,9 +191,11 @@ def test_what_backlogged_tenants_have_been_admitted_with_stays_as_close_with_man
 
 
 @settings(max_examples=6)
+@example(seed=5000)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_an_engine_with_many_running_keeps_weights_of_three_to_one(seed: int) -> None:
-    backlog = Backlog(seed, {"heavy": 3.0, "light": 1.0}, num_requests=100)
+    # As long as it takes for twice the largest request to be less than a tenth of what the light one is served.
+    backlog = Backlog(seed, {"heavy": 3.0, "light": 1.0}, num_requests=300)
     served = backlog.served()
     while backlog.backlogged:
         served = backlog.served()
