@@ -30,12 +30,15 @@ ENVIRONMENT = {
 # Addresses that a process listens on.
 LISTENERS = (
     ("gateway", "listen"),
+    ("gateway", "http", "listen"),
     ("gateway", "metrics_listen"),
     ("worker", "listen"),
     ("worker", "metrics_listen"),
 )
 
 _ADAPTERS = ("worker", "lora", "adapters")
+_POLICY_FILE = ("gateway", "policy_file")
+_POLICIES = ("gateway", "policies")
 
 Tree = dict[str, Any]
 
@@ -75,7 +78,7 @@ class Config:
 
 def config_from(tree: Mapping[str, Any]) -> Config:
     """Return the validated configuration; raises ConfigError naming every fault at once."""
-    config = validated(Config, _with_adapter_sections(tree))
+    config = validated(Config, _with_policies(_with_adapter_sections(tree)))
     if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
         raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
     if config.gateway.admin_token is not None and not is_sendable(config.gateway.admin_token):
@@ -98,6 +101,16 @@ def _with_adapter_sections(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         return tree
     sections = {name: {"path": value} if isinstance(value, str) else value for name, value in adapters.items()}
     return {**tree, "worker": {**worker, "lora": {**lora, "adapters": sections}}}
+
+
+def _with_policies(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `tree` with what the policy file says, if one is named, as its policies."""
+    if not is_set(tree, _POLICY_FILE) or not isinstance(file := tree["gateway"]["policy_file"], str):
+        return tree
+    if is_set(tree, _POLICIES):
+        raise ConfigError([Fault("gateway.policies", "is set, and gateway.policy_file as well; keep one of them")])
+    read = _read_file(Path(file).expanduser())
+    return {**tree, "gateway": {**tree["gateway"], "policies": read}}
 
 
 def with_redis(config: Config, url: str) -> Config:

@@ -10,6 +10,7 @@ import structlog
 from redis.asyncio import Redis
 
 from gateway.config import GatewayConfig
+from gateway.control.nothing import ForgottenNamespaces, NoPublicPrefixes
 from gateway.dispatch.adapters import FleetAdapters
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Fleet
@@ -17,17 +18,31 @@ from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.errors import UnavailableError
 from gateway.identity.adapters import AdapterDirectory
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
+from gateway.identity.directory import StoreDirectory
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
 from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
+from gateway.identity.sessions import Sessions
+from gateway.identity.stores import KeyStore, TenantStore
+from gateway.identity.terms import TermsBook
 from gateway.observer import GatewayObserver, NullObserver
 from gateway.prompts.threads import PromptThreads
+from gateway.quota.unlimited import Unlimited
 from gateway.routing.router import RoundRobin
-from gateway.rpc.admin import AdminServicer
+from gateway.rpc.admin import AdminRooms, AdminServicer
+from gateway.rpc.admin_calls.adapters import AdapterCalls
+from gateway.rpc.admin_calls.audit import AuditCalls
+from gateway.rpc.admin_calls.cache import CacheCalls
+from gateway.rpc.admin_calls.keys import KeyCalls
+from gateway.rpc.admin_calls.prefixes import PrefixCalls
+from gateway.rpc.admin_calls.tenants import TenantCalls
+from gateway.rpc.admin_calls.usage import UsageCalls
 from gateway.rpc.boundary import Authenticator, Boundary
 from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
-from gateway.rpc.preparation import Preparation
 from gateway.rpc.server import ADMIN, INFERENCE, OPEN_SERVICES, GatewayServer
+from gateway.serving.inference import Inference
+from gateway.serving.offers import Offers
+from gateway.serving.preparation import Preparation
 from metrics.exposition import MetricsServer
 from metrics.gateway import GatewayMetrics
 
@@ -50,7 +65,9 @@ class GatewayApp:
         self._redis = connect(config.redis)
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
-        self._server = self._make_server(self._redis, FleetAdapters(self._fleet), observer)
+        self._sessions = Sessions()
+        inference, offers = self._make_services(self._redis, FleetAdapters(self._fleet), observer)
+        self._server = self._make_server(self._redis, inference, offers, observer)
 
     def _make_fleet(self, observer: GatewayObserver) -> Fleet:
         config = self._config
@@ -63,19 +80,38 @@ class GatewayApp:
             RoundRobin(),
         )
 
-    def _make_server(self, redis: Redis, adapters: AdapterDirectory, observer: GatewayObserver) -> GatewayServer:
+    def _make_services(
+        self, redis: Redis, adapters: AdapterDirectory, observer: GatewayObserver
+    ) -> tuple[Inference, Offers]:
+        config, quotas = self._config, Unlimited()
+        secret = ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
+        preparation = Preparation(self._fleet, adapters, NoPublicPrefixes(), ExtraKeys(secret), config.limits)
+        inference = Inference(
+            self._fleet,
+            preparation,
+            quotas,
+            self._sessions,
+            ForgottenNamespaces(),
+            config.limits,
+            config.server,
+            observer,
+        )
+        return inference, Offers(self._fleet, adapters, quotas)
+
+    def _make_server(
+        self, redis: Redis, inference: Inference, offers: Offers, observer: GatewayObserver
+    ) -> GatewayServer:
         config = self._config
         tenants, keys = RedisTenantStore(redis), RedisKeyStore(redis)
-        secret = ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
-        preparation = Preparation(self._fleet, adapters, ExtraKeys(tenants, secret), config.limits)
-        inference = InferenceServicer(self._fleet, adapters, preparation, config.limits, config.server, observer)
-        authenticators: dict[str, Authenticator] = {INFERENCE: TenantAuthenticator(keys, observer)}
+        directory, terms = StoreDirectory(tenants, keys), TermsBook(config.policies)
+        authenticators: dict[str, Authenticator] = {INFERENCE: TenantAuthenticator(directory, terms, observer)}
         admin = None
-        if config.admin_token:
-            authenticators[ADMIN] = AdminAuthenticator(config.admin_token, observer)
-            admin = AdminServicer(tenants, keys)
+        if tokens := admin_tokens(config):
+            authenticators[ADMIN] = AdminAuthenticator(tokens, observer)
+            admin = AdminServicer(_make_rooms(tenants, keys))
         boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer)
-        return GatewayServer(config.server, config.limits, boundary, self._health, inference, admin)
+        servicer = InferenceServicer(inference, offers)
+        return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin)
 
     @property
     def address(self) -> str:
@@ -94,7 +130,7 @@ class GatewayApp:
         """
         self._health.set("", serving=True)
         self._health.set(INFERENCE, serving=False)
-        if self._config.admin_token:
+        if admin_tokens(self._config):
             self._health.set(ADMIN, serving=True)
         self.port = await self._server.start(self._config.listen)
         self._fleet.start(lambda: self._health.set(INFERENCE, serving=self._fleet.ready))
@@ -118,6 +154,23 @@ class GatewayApp:
 
     async def __aexit__(self, *reason: object) -> None:
         await self.stop()
+
+
+def admin_tokens(config: GatewayConfig) -> dict[str, str]:
+    """Return the admin tokens by the operator's name."""
+    return {**({"admin": config.admin_token} if config.admin_token else {}), **config.operators}
+
+
+def _make_rooms(tenants: TenantStore, keys: KeyStore) -> AdminRooms:
+    return AdminRooms(
+        tenants=TenantCalls(tenants),
+        keys=KeyCalls(tenants, keys),
+        adapters=AdapterCalls(),
+        prefixes=PrefixCalls(),
+        cache=CacheCalls(tenants),
+        usage=UsageCalls(),
+        audit=AuditCalls(),
+    )
 
 
 Announce = Callable[[str, str | None], None]  # (gRPC address, URL of the metrics or None)

@@ -1,9 +1,12 @@
 """What can be set at a gateway. Plain values with bounds; whoever reads configuration files validates them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Interval, Len, Predicate
+
+from gateway.policy import TenantPolicy
 
 
 def is_address(value: str) -> bool:
@@ -19,6 +22,10 @@ def is_key_material(value: str) -> bool:
 
 Address = Annotated[str, Predicate(is_address)]
 Seconds = Annotated[float, Interval(gt=0, le=86_400 * 366)]
+# Of signed tokens: those with a public key only, so that nobody signs with what verifies.
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,106 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS of the gateway's own servers, gRPC and HTTP. Without a `cert_file` they speak plain text."""
+
+    # PEM: the server's certificate with its chain, and its key. Rotated files are used for new connections.
+    cert_file: str | None = None
+    key_file: str | None = None
+    # PEM: authorities of client certificates. With it every client must have a certificate of theirs.
+    client_ca_file: str | None = None
+    # Tenants by the common name, DNS name or URI in a client's certificate: calls without `authorization` are theirs.
+    client_tenants: Mapping[str, str] = field(default_factory=dict)
+    # What such a name begins with where the rest is the tenant's id, as in "spiffe://example.org/tenant/".
+    client_tenant_prefix: str | None = None
+    # How often the files are looked at.
+    reload_s: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("tls.cert_file and tls.key_file belong together")
+        if self.client_ca_file is not None and self.cert_file is None:
+            raise ValueError("tls.client_ca_file needs tls.cert_file")
+        if (self.client_tenants or self.client_tenant_prefix is not None) and self.client_ca_file is None:
+            raise ValueError("tls.client_tenants and tls.client_tenant_prefix need tls.client_ca_file")
+        if self.client_tenant_prefix == "":
+            raise ValueError("tls.client_tenant_prefix is empty: any certificate would name any tenant")
+
+
+@dataclass(frozen=True, slots=True)
+class JwtConfig:
+    """Bearer tokens of an identity provider, beside API keys. Without `jwks_file` and `jwks_url` there are none."""
+
+    # The provider's public keys: a JSON Web Key Set. A file is read again when it changes.
+    jwks_file: str | None = None
+    jwks_url: str | None = None
+    # What tokens must say: both are required with either source.
+    issuer: str | None = None
+    audience: str | None = None
+    algorithms: Annotated[tuple[Algorithm, ...], Len(1)] = ("RS256", "ES256", "EdDSA")
+    # Claims that hold the tenant's id and, as lists, what the token may use. Dots lead into objects.
+    tenant_claim: Annotated[str, Len(1)] = "tenant"
+    models_claim: Annotated[str, Len(1)] = "models"
+    adapters_claim: Annotated[str, Len(1)] = "adapters"
+    leeway_s: Annotated[float, Interval(ge=0, le=300)] = 5.0
+    refresh_s: Seconds = 300.0
+
+    def __post_init__(self) -> None:
+        if self.jwks_file is not None and self.jwks_url is not None:
+            raise ValueError("jwt.jwks_file and jwt.jwks_url: set one of them")
+        if self.enabled and (self.issuer is None or self.audience is None):
+            raise ValueError("jwt.issuer and jwt.audience are required where tokens are accepted")
+
+    @property
+    def enabled(self) -> bool:
+        return self.jwks_file is not None or self.jwks_url is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The OpenAI-compatible HTTP API."""
+
+    # None: no HTTP.
+    listen: Address | None = "127.0.0.1:8000"
+    max_body_bytes: Annotated[int, Interval(ge=1024, le=1 << 30)] = 4 << 20
+    max_connections: Annotated[int, Interval(ge=1)] = 10_000
+    # A client that takes longer to send a request's head, or its body, loses the connection.
+    head_timeout_s: Seconds = 10.0
+    body_timeout_s: Seconds = 30.0
+    # Connections that wait for another request.
+    keep_alive_s: Seconds = 75.0
+    # A client that takes nothing of its answer for this long loses the connection.
+    write_timeout_s: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """How limits are kept; which ones is what policies say."""
+
+    # What a token costs of a tenant's tokens per minute, where it was found in the cache or only counted.
+    cached_token_cost: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    counted_token_cost: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    # A gateway that has died gives back what its requests held after this time.
+    lease_s: Annotated[float, Interval(ge=1, le=3600)] = 15.0
+    # The longest that a request waits for one of its tenant's to end.
+    max_queue_s: Seconds = 60.0
+    # When Redis is away. local: this gateway's part of each limit; refuse: UNAVAILABLE; allow: no limits.
+    store_away: Literal["local", "refuse", "allow"] = "local"
+    # For how long tenants and keys that are known go on to be when Redis is away.
+    max_stale_s: Seconds = 86_400.0
+    # Days of usage that are kept.
+    usage_days: Annotated[int, Interval(ge=1, le=36_600)] = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """Policies by configuration. What the admin API sets for a tenant is stronger."""
+
+    default: TenantPolicy = field(default_factory=TenantPolicy)
+    tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLinkConfig:
     """How the gateway keeps its stream to each worker."""
 
@@ -98,11 +205,20 @@ class GatewayConfig:
     workers: tuple[Address, ...] = ("127.0.0.1:50061",)
     # The admin service is served only where a token is set.
     admin_token: Annotated[str, Len(16, 1024)] | None = None
+    # Further admin tokens by the operator's name, which the audit log shows; the one above is "admin".
+    operators: Mapping[str, Annotated[str, Len(16, 1024)]] = field(default_factory=dict)
     # Keys the digest of extra keys; one for the whole deployment. None: made once and kept in Redis.
     extra_key_secret: Annotated[str, Predicate(is_key_material)] | None = None
     # Prometheus endpoint; None: no endpoint.
     metrics_listen: Address | None = "127.0.0.1:9464"
+    # TOML with the same content as the section `policies`, which then must be empty.
+    policy_file: str | None = None
+    policies: PolicyConfig = field(default_factory=PolicyConfig)
     redis: RedisConfig = field(default_factory=RedisConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    jwt: JwtConfig = field(default_factory=JwtConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     server: ServerConfig = field(default_factory=ServerConfig)
     worker_link: WorkerLinkConfig = field(default_factory=WorkerLinkConfig)

@@ -13,6 +13,7 @@ class GatewayError(Exception):
     """Base of everything that a caller is told."""
 
     reason = "INTERNAL"
+    retry_after_s: float | None = None  # set where it is known when trying again makes sense
 
     def __init__(self, message: str, *, reason: str | None = None, metadata: Mapping[str, str] | None = None):
         super().__init__(message)
@@ -25,6 +26,12 @@ class UnauthenticatedError(GatewayError):
     """No credential, or one that does not count. Unknown, wrong and revoked keys look the same to the caller."""
 
     reason = "CREDENTIAL_REFUSED"
+
+
+class PermissionDeniedError(GatewayError):
+    """The caller is known, and may not."""
+
+    reason = "PERMISSION_DENIED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,14 @@ class AlreadyExistsError(GatewayError):
     reason = "ALREADY_EXISTS"
 
 
-class UnavailableError(GatewayError):
-    """Cannot be served now; the same request may well succeed later.
+class FailedPreconditionError(GatewayError):
+    """The state of things does not allow it; trying again does not help until somebody changes that."""
 
-    `retry_after_s` is set where it is known when trying again makes sense.
-    """
+    reason = "FAILED_PRECONDITION"
+
+
+class UnavailableError(GatewayError):
+    """Cannot be served now; the same request may well succeed later."""
 
     reason = "UNAVAILABLE"
 
@@ -101,6 +111,18 @@ class OverloadedError(GatewayError):
     """A bound on waiting work was reached."""
 
     reason = "OVERLOADED"
+
+
+class QuotaExceededError(GatewayError):
+    """A limit of the tenant was reached. `retry_after_s` None: the request is more than the limit ever allows."""
+
+    reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, message: str, *, limit: str, value: int, retry_after_s: float | None) -> None:
+        """`limit` is the name of the policy's field, such as "requests_per_minute"; `value` is what it is set to."""
+        super().__init__(message, metadata={"limit": limit, "value": str(value)})
+        self.limit = limit
+        self.retry_after_s = retry_after_s
 
 
 class DeadlineExceededError(GatewayError):

@@ -54,6 +54,10 @@ class GatewayObserver(Protocol):
         """The stream to a worker is down. Only after `worker_connected`."""
         ...
 
+    def store_reachable(self, reachable: bool) -> None:
+        """Redis has begun, or ceased, to answer."""
+        ...
+
 
 class NullObserver:
     """Measures nothing."""
@@ -88,4 +92,7 @@ class NullObserver:
         pass
 
     def worker_lost(self, worker: str) -> None:
+        pass
+
+    def store_reachable(self, reachable: bool) -> None:
         pass

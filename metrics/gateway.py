@@ -81,6 +81,7 @@ class GatewayMetrics:
         self._losses = make.counter(
             "radixgate_gateway_worker_losses_total", "Streams to a worker that went down", ("worker",)
         )
+        self._store_reachable = make.gauge("radixgate_gateway_store_reachable", "1 while Redis answers, else 0")
 
     # ------------------------------------------------------------------------------------------ the gateway's observer
 
@@ -123,6 +124,9 @@ class GatewayMetrics:
     def worker_lost(self, worker: str) -> None:
         self._connected.labels(worker).set(0)
         self._losses.labels(worker).inc()
+
+    def store_reachable(self, reachable: bool) -> None:
+        self._store_reachable.set(reachable)
 
 
 class OpenStreams(Collector):

@@ -75,7 +75,7 @@ class FleetAdapters:
     def __init__(self, holders: Holders) -> None:
         self._holders = holders
 
-    async def find(self, tenant_id: str, model: str, name: str) -> Adapter | None:
+    async def find(self, tenant_id: str, model: str, name: str, affinity: str = "") -> Adapter | None:
         """Raises UnavailableError for an adapter of the tenant that only workers have which are away."""
         found = _choose(holder.adapters.find(tenant_id, name) for holder in self._holders.up(model))
         if found is None and any(holder.adapters.find(tenant_id, name) for holder in self._holders.down(model)):

@@ -24,6 +24,14 @@ MakeLink = Callable[[str, Callable[[], None]], WorkerLink]  # (address, on_chang
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of prompt tokens in one cache namespace."""
+
+    extra_key: bytes
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """A request as a worker needs it: authenticated, tagged, tokenised, validated."""
 
@@ -31,13 +39,35 @@ class Generation:
     tenant: str
     adapter: str
     adapter_revision: str
-    extra_key: bytes
-    token_ids: Sequence[int]
+    prompt: tuple[Segment, ...]  # a public prefix, if there is one, and what is the tenant's own
     sampling: inference_pb2.SamplingParams  # every default filled in
+    priority: int = 0
+    weight: float = 1.0
+    cache_floor_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(segment.token_ids) for segment in self.prompt)
+
+    @property
+    def public_tokens(self) -> int:
+        """Prompt tokens of a public prefix."""
+        return sum(len(segment.token_ids) for segment in self.prompt[:-1])
+
+    @property
+    def extra_key(self) -> bytes:
+        """The tenant's own."""
+        return self.prompt[-1].extra_key
 
     @property
     def max_tokens(self) -> int:
-        return len(self.token_ids) + self.sampling.max_new_tokens
+        """The most that one sequence of it can have."""
+        return self.prompt_tokens + self.sampling.max_new_tokens
+
+    @property
+    def max_used_tokens(self) -> int:
+        """The most that all its completions can use."""
+        return self.prompt_tokens + self.sampling.n * self.sampling.max_new_tokens
 
 
 class Fleet:
@@ -84,12 +114,12 @@ class Fleet:
         # While workers move to a new version of a model, both exist: take the one that most of them serve.
         return [max(versions.values(), key=len)[0] for _, versions in sorted(by_name.items())]
 
-    def model(self, name: str) -> ServedModel:
-        """Return the model of this name, or the only one for "".
+    def model(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> ServedModel:
+        """Return the model of this name, or for "" the only one of those that `may_use` allows.
 
         Raises NotFoundError, UnavailableError when no worker serves it now, InvalidRequestError when "" is not enough.
         """
-        served = self.models()
+        served = [model for model in self.models() if may_use(model.name)]
         found = [model for model in served if name in {"", model.name}]
         if len(found) == 1:
             return found[0]
@@ -121,7 +151,8 @@ class Fleet:
             links = [link for link in links if _has_adapter(link, generation)]
             if not links:
                 raise AdapterChangedError
-        placement = Placement(model.name, generation.extra_key, generation.token_ids)
+        token_ids = [token_id for segment in generation.prompt for token_id in segment.token_ids]
+        placement = Placement(model.name, generation.extra_key, token_ids)
         chosen = self._router.choose(placement, [link.candidate() for link in links])
         return self._links[chosen.worker].submit(_submit(generation, timeout_s))
 
@@ -166,10 +197,16 @@ def _has_adapter(link: WorkerLink, generation: Generation) -> bool:
 def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:
     return worker_pb2.Submit(
         request_id=generation.request_id,
-        prompt=[worker_pb2.PromptSegment(extra_key=generation.extra_key, token_ids=generation.token_ids)],
+        prompt=[
+            worker_pb2.PromptSegment(extra_key=segment.extra_key, token_ids=segment.token_ids)
+            for segment in generation.prompt
+        ],
         tenant=generation.tenant,
         adapter=generation.adapter,
         adapter_revision=generation.adapter_revision,
         sampling=generation.sampling,
         timeout_ms=max(1, math.ceil(timeout_s * 1000)),  # 0 would mean no deadline
+        priority=generation.priority,
+        weight=generation.weight,
+        cache_floor_tokens=generation.cache_floor_tokens,
     )

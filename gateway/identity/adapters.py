@@ -15,8 +15,11 @@ class Adapter:
 class AdapterDirectory(Protocol):
     """The adapters of all tenants. What a tenant may not use does not exist for it."""
 
-    async def find(self, tenant_id: str, model: str, name: str) -> Adapter | None:
-        """Return what the tenant means by a name. Raises UnavailableError for what can't be had at the moment."""
+    async def find(self, tenant_id: str, model: str, name: str, affinity: str) -> Adapter | None:
+        """Return what the tenant means by a name. Raises UnavailableError for what can't be had at the moment.
+
+        Where several revisions share the traffic, those who bring the same `affinity` get the same one.
+        """
         ...
 
     async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]:

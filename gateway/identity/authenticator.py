@@ -1,11 +1,16 @@
-"""Turns the `authorization` entry of a call into the caller it stands for, or refuses."""
+"""Turns what a call brings along into the caller it stands for, or refuses."""
 
 import hmac
+import time
+from collections.abc import Mapping
 from typing import Protocol
 
-from gateway.errors import UnauthenticatedError
+from gateway.errors import PermissionDeniedError, UnauthenticatedError
+from gateway.identity.callers import Caller, Credentials, Operator
 from gateway.identity.credentials import Credential
-from gateway.identity.stores import KeyStore
+from gateway.identity.directory import Directory
+from gateway.identity.stores import ApiKey, Tenant, TenantState
+from gateway.identity.terms import TermsBook
 
 # Compared against when there is no such key, so that unknown and wrong keys take the same path.
 _NO_KEY = Credential("0" * 16, "0" * 64).secret_hash()
@@ -22,29 +27,50 @@ def bearer_token(authorization: str | None) -> str | None:
 
 
 class TenantAuthenticator:
-    """Recognises tenants by their API keys. Asks the store for every call, so a revocation holds at once."""
+    """Recognises tenants by their API keys. Asks the directory for every call, so a revocation holds at once."""
 
-    def __init__(self, keys: KeyStore, observer: AuthObserver) -> None:
-        self._keys = keys
+    def __init__(self, directory: Directory, terms: TermsBook, observer: AuthObserver) -> None:
+        self._directory = directory
+        self._terms = terms
         self._observer = observer
 
-    async def authenticate(self, authorization: str | None) -> str:
-        """Return the tenant's id. Raises UnauthenticatedError, or UnavailableError when the store is away."""
-        token = bearer_token(authorization)
+    async def authenticate(self, credentials: Credentials, arrived_at: float) -> Caller:
+        """Return the caller.
+
+        Raises UnauthenticatedError, PermissionDeniedError for a tenant that is suspended, or UnavailableError when
+        the store is away and the credential is not known here.
+        """
+        token = bearer_token(credentials.authorization)
         if token is None:
             raise self._refused("missing", _MISSING.format("API_KEY"))
         credential = Credential.parse(token)
         if credential is None:
             raise self._refused("malformed", _REFUSED)
-        record = await self._keys.find(credential.key_id)
-        matches = credential.matches(record.secret_hash if record else _NO_KEY)
-        if record is None:
+        found = await self._directory.find_key(credential.key_id)
+        matches = credential.matches(found.key.secret_hash if found else _NO_KEY)
+        if found is None:
             raise self._refused("unknown", _REFUSED)
         if not matches:
             raise self._refused("wrong_secret", _REFUSED)
-        if record.api_key.revoked_at is not None:
+        key = found.key.api_key
+        if key.revoked_at is not None:
             raise self._refused("revoked", _REFUSED)
-        return record.api_key.tenant_id
+        if key.expires_at is not None and key.expires_at <= time.time():
+            raise self._refused("expired", _REFUSED)
+        return self._caller(key, found.tenant, arrived_at)
+
+    def _caller(self, key: ApiKey, tenant: Tenant, arrived_at: float) -> Caller:
+        if tenant.state is TenantState.SUSPENDED:
+            self._observer.auth_failed("suspended")
+            raise PermissionDeniedError("the tenant is suspended", reason="TENANT_SUSPENDED")
+        return Caller(
+            tenant,
+            self._terms.of(tenant),
+            f"key {key.key_id}",
+            arrived_at,
+            frozenset(key.models),
+            frozenset(key.adapters),
+        )
 
     def _refused(self, reason: str, message: str) -> UnauthenticatedError:
         self._observer.auth_failed(reason)
@@ -52,22 +78,25 @@ class TenantAuthenticator:
 
 
 class AdminAuthenticator:
-    """Recognises the operator by the configured token."""
+    """Recognises operators by the configured tokens."""
 
-    def __init__(self, token: str, observer: AuthObserver) -> None:
-        self._token = token.encode()
+    def __init__(self, tokens: Mapping[str, str], observer: AuthObserver) -> None:
+        """`tokens` by the operator's name."""
+        self._tokens = {name: token.encode() for name, token in tokens.items()}
         self._observer = observer
 
-    async def authenticate(self, authorization: str | None) -> str:
-        """Return "", the operator's tenant. Raises UnauthenticatedError."""
-        token = bearer_token(authorization)
+    async def authenticate(self, credentials: Credentials, arrived_at: float) -> Operator:
+        """Raises UnauthenticatedError."""
+        token = bearer_token(credentials.authorization)
         if token is None:
             self._observer.auth_failed("missing")
             raise UnauthenticatedError(_MISSING.format("ADMIN_TOKEN"))
-        if not hmac.compare_digest(token.encode(), self._token):
+        # All of them, whichever it is: how long it takes tells nothing.
+        names = [name for name, known in self._tokens.items() if hmac.compare_digest(token.encode(), known)]
+        if not names:
             self._observer.auth_failed("wrong_secret")
             raise UnauthenticatedError("the admin token is not the configured one")
-        return ""
+        return Operator(names[0])
 
 
 _MISSING = "no credential: send the metadata entry `authorization: Bearer {}`"

@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 from redis.asyncio import Redis
 
-from gateway.errors import NotFoundError
 from gateway.identity.adapters import Adapter
 from gateway.identity.redis_store import PREFIX, unavailable_when_away
-from gateway.identity.stores import TenantStore
+from gateway.identity.stores import Tenant
 from hicache.keys import ExtraKey
 
 _SECRET_BYTES = 32
@@ -56,23 +55,33 @@ class RedisSecret:
 
 
 class ExtraKeys:
-    """Makes the extra key of a request from what is known of its caller."""
+    """Makes the extra keys of requests: a tenant's own, and those of public prefixes."""
 
-    def __init__(self, tenants: TenantStore, source: SecretSource) -> None:
-        self._tenants = tenants
+    def __init__(self, source: SecretSource) -> None:
         self._source = source
 
-    async def digest(self, tenant_id: str, adapter: Adapter | None, scope: str) -> bytes:
-        """Return the 16 bytes that tag the request. Raises UnavailableError when the store is away."""
+    async def of_tenant(self, tenant: Tenant, adapter: Adapter | None, scope: str) -> bytes:
+        """Return the 16 bytes that tag what is the tenant's own. Raises UnavailableError without the secret."""
         name = adapter.name if adapter else ""
-        version = await self._tenants.cache_version(tenant_id, name)
-        if version is None:
-            raise NotFoundError("tenant", tenant_id)
         key = ExtraKey(
-            tenant=tenant_id,
+            tenant=tenant.tenant_id,
             adapter=name,
             adapter_revision=adapter.revision if adapter else "",
-            cache_version=version,
+            cache_version=tenant.effective_cache_version(name),
             scope=scope,
+        )
+        return key.digest(await self._source.secret())
+
+    async def of_public_prefix(self, prefix_id: str, version: int, adapter: Adapter | None) -> bytes:
+        """Return the 16 bytes that tag a public prefix. No tenant's: those have names of at least one character.
+
+        `version` differs for each time that something is registered under the id.
+        """
+        key = ExtraKey(
+            tenant="",
+            adapter=adapter.name if adapter else "",
+            adapter_revision=adapter.revision if adapter else "",
+            cache_version=version,
+            scope=prefix_id,
         )
         return key.digest(await self._source.secret())

@@ -22,7 +22,9 @@ class MemoryTenantStore:
         return tenant
 
     async def get(self, tenant_id: str) -> Tenant | None:
-        return self._tenants.get(tenant_id)
+        tenant = self._tenants.get(tenant_id)
+        versions = {adapter: bumps for (owner, adapter), bumps in self._adapter_versions.items() if owner == tenant_id}
+        return replace(tenant, adapter_versions=versions) if tenant else None
 
     async def list_after(self, tenant_id: str, limit: int) -> Sequence[Tenant]:
         ids = sorted(known for known in self._tenants if known > tenant_id)

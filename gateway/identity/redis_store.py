@@ -108,8 +108,11 @@ class RedisTenantStore:
 
     async def get(self, tenant_id: str) -> Tenant | None:
         with unavailable_when_away():
-            fields: Any = await self._client.hgetall(_tenant(tenant_id))
-        return _read_tenant(tenant_id, fields)
+            async with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.hgetall(_tenant(tenant_id))
+                pipeline.hgetall(_versions(tenant_id))
+                fields, versions = await pipeline.execute()
+        return _read_tenant(tenant_id, fields, versions)
 
     async def list_after(self, tenant_id: str, limit: int) -> Sequence[Tenant]:
         start = f"({tenant_id}" if tenant_id else "-"
@@ -201,10 +204,16 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _read_tenant(tenant_id: str, fields: Mapping[str, Any]) -> Tenant | None:
+def _read_tenant(tenant_id: str, fields: Mapping[str, Any], versions: Mapping[str, str] | None = None) -> Tenant | None:
     if not fields:
         return None
-    return Tenant(tenant_id, fields["display_name"], int(fields["created_ms"]) / 1000, int(fields["cache_version"]))
+    return Tenant(
+        tenant_id,
+        fields["display_name"],
+        int(fields["created_ms"]) / 1000,
+        int(fields["cache_version"]),
+        adapter_versions={adapter: int(bumps) for adapter, bumps in (versions or {}).items()},
+    )
 
 
 def _read_key(key_id: str, fields: Mapping[str, Any]) -> KeyRecord | None:

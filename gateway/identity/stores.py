@@ -3,9 +3,17 @@
 Times are seconds since the epoch and come from the caller.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
+
+from gateway.policy import TenantPolicy
+
+
+class TenantState(Enum):
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +21,14 @@ class Tenant:
     tenant_id: str
     display_name: str
     created_at: float
-    cache_version: int
+    cache_version: int  # its own; see `effective_cache_version`
+    state: TenantState = TenantState.ACTIVE
+    policy: TenantPolicy = field(default_factory=TenantPolicy)  # what is set for it
+    adapter_versions: Mapping[str, int] = field(default_factory=dict)  # bumps of single adapters
+
+    def effective_cache_version(self, adapter: str) -> int:
+        """Return the version of an adapter ("" is the base model)."""
+        return self.cache_version + self.adapter_versions.get(adapter, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,10 @@ class ApiKey:
     display_name: str
     created_at: float
     revoked_at: float | None = None
+    expires_at: float | None = None
+    models: tuple[str, ...] = ()  # that requests with it may use; none named: all of the tenant
+    adapters: tuple[str, ...] = ()
+    replaces: str = ""  # the id of the key that it was made to replace
 
 
 @dataclass(frozen=True, slots=True)

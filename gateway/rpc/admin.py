@@ -1,159 +1,167 @@
-"""AdminService: what operators call. Every call leaves a line in the log."""
+"""AdminService over gRPC: each call goes to the room that knows its subject, and leaves an entry in the audit log."""
 
-import base64
-import binascii
-import re
-import time
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import structlog
-from google.protobuf import timestamp_pb2
 
-from gateway.errors import InvalidRequestError, NotFoundError, Violation
-from gateway.identity.credentials import Credential
-from gateway.identity.stores import ApiKey, KeyRecord, KeyStore, Tenant, TenantStore
+from gateway.rpc.admin_calls.adapters import AdapterCalls
+from gateway.rpc.admin_calls.audit import AuditCalls
+from gateway.rpc.admin_calls.cache import CacheCalls
+from gateway.rpc.admin_calls.keys import KeyCalls
+from gateway.rpc.admin_calls.prefixes import PrefixCalls
+from gateway.rpc.admin_calls.tenants import TenantCalls
+from gateway.rpc.admin_calls.usage import UsageCalls
 from radixgate.v1 import admin_pb2, admin_pb2_grpc
-
-_log = structlog.get_logger(__name__)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
-_TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
-_MAX_NAME_CHARS = 128
-_DEFAULT_PAGE_SIZE = 100
-_MAX_PAGE_SIZE = 1000
+
+@dataclass(frozen=True, slots=True)
+class AdminRooms:
+    """Who answers which calls."""
+
+    tenants: TenantCalls
+    keys: KeyCalls
+    adapters: AdapterCalls
+    prefixes: PrefixCalls
+    cache: CacheCalls
+    usage: UsageCalls
+    audit: AuditCalls
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """Runs behind the boundary, which has checked the admin token and translates the errors raised here."""
+    """Runs behind the boundary, which has recognised the operator and translates the errors raised here."""
 
-    def __init__(self, tenants: TenantStore, keys: KeyStore) -> None:
-        self._tenants = tenants
-        self._keys = keys
+    def __init__(self, rooms: AdminRooms) -> None:
+        self._rooms = rooms
+
+    # ------------------------------------------------------------------------------------------------------- tenants
 
     async def CreateTenant(
         self, request: admin_pb2.CreateTenantRequest, context: _Context
     ) -> admin_pb2.CreateTenantResponse:
-        violations = _check_display_name(request.display_name)
-        if not _TENANT_ID.fullmatch(request.tenant_id):
-            violations.append(
-                Violation("tenant_id", "must be 1 to 64 characters out of lower-case letters, digits, - and _")
-            )
-        _refuse(violations)
-        tenant = await self._tenants.create(request.tenant_id, request.display_name, time.time())
-        _log.info("tenant created", tenant=tenant.tenant_id)
-        return admin_pb2.CreateTenantResponse(tenant=_tenant_message(tenant))
+        return await self._rooms.tenants.create_tenant(request)
 
     async def GetTenant(self, request: admin_pb2.GetTenantRequest, context: _Context) -> admin_pb2.GetTenantResponse:
-        return admin_pb2.GetTenantResponse(tenant=_tenant_message(await self._existing(request.tenant_id)))
+        return await self._rooms.tenants.get_tenant(request)
 
     async def ListTenants(
         self, request: admin_pb2.ListTenantsRequest, context: _Context
     ) -> admin_pb2.ListTenantsResponse:
-        if request.page_size < 0:
-            _refuse([Violation("page_size", f"is {request.page_size}; must be at least 0")])
-        page_size = min(request.page_size or _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE)
-        # One more than asked for tells whether there is a next page.
-        tenants = await self._tenants.list_after(_read_page_token(request.page_token), page_size + 1)
-        page = tenants[:page_size]
-        more = len(tenants) > page_size
-        return admin_pb2.ListTenantsResponse(
-            tenants=[_tenant_message(tenant) for tenant in page],
-            next_page_token=_page_token(page[-1].tenant_id) if more else "",
-        )
+        return await self._rooms.tenants.list_tenants(request)
+
+    async def UpdateTenant(
+        self, request: admin_pb2.UpdateTenantRequest, context: _Context
+    ) -> admin_pb2.UpdateTenantResponse:
+        return await self._rooms.tenants.update_tenant(request)
+
+    async def SuspendTenant(
+        self, request: admin_pb2.SuspendTenantRequest, context: _Context
+    ) -> admin_pb2.SuspendTenantResponse:
+        return await self._rooms.tenants.suspend_tenant(request)
+
+    async def ResumeTenant(
+        self, request: admin_pb2.ResumeTenantRequest, context: _Context
+    ) -> admin_pb2.ResumeTenantResponse:
+        return await self._rooms.tenants.resume_tenant(request)
+
+    async def DeleteTenant(
+        self, request: admin_pb2.DeleteTenantRequest, context: _Context
+    ) -> admin_pb2.DeleteTenantResponse:
+        return await self._rooms.tenants.delete_tenant(request)
+
+    # ---------------------------------------------------------------------------------------------------------- keys
 
     async def CreateApiKey(
         self, request: admin_pb2.CreateApiKeyRequest, context: _Context
     ) -> admin_pb2.CreateApiKeyResponse:
-        _refuse(_check_display_name(request.display_name))
-        credential = Credential.generate()
-        key = ApiKey(credential.key_id, request.tenant_id, request.display_name, time.time())
-        await self._keys.add(KeyRecord(key, credential.secret_hash()))
-        _log.info("key created", tenant=key.tenant_id, key_id=key.key_id)
-        return admin_pb2.CreateApiKeyResponse(api_key=_key_message(key), secret=str(credential))
+        return await self._rooms.keys.create_api_key(request)
 
     async def ListApiKeys(
         self, request: admin_pb2.ListApiKeysRequest, context: _Context
     ) -> admin_pb2.ListApiKeysResponse:
-        tenant = await self._existing(request.tenant_id)
-        keys = await self._keys.list_of(tenant.tenant_id)
-        return admin_pb2.ListApiKeysResponse(api_keys=[_key_message(key) for key in keys])
+        return await self._rooms.keys.list_api_keys(request)
+
+    async def RotateApiKey(
+        self, request: admin_pb2.RotateApiKeyRequest, context: _Context
+    ) -> admin_pb2.RotateApiKeyResponse:
+        return await self._rooms.keys.rotate_api_key(request)
 
     async def RevokeApiKey(
         self, request: admin_pb2.RevokeApiKeyRequest, context: _Context
     ) -> admin_pb2.RevokeApiKeyResponse:
-        key = await self._keys.revoke(request.key_id, time.time())
-        if key is None:
-            raise NotFoundError("key", request.key_id)
-        _log.info("key revoked", tenant=key.tenant_id, key_id=key.key_id)
-        return admin_pb2.RevokeApiKeyResponse(api_key=_key_message(key))
+        return await self._rooms.keys.revoke_api_key(request)
+
+    # ------------------------------------------------------------------------------------------------------ adapters
+
+    async def RegisterAdapter(
+        self, request: admin_pb2.RegisterAdapterRequest, context: _Context
+    ) -> admin_pb2.RegisterAdapterResponse:
+        return await self._rooms.adapters.register_adapter(request)
+
+    async def GetRegisteredAdapter(
+        self, request: admin_pb2.GetRegisteredAdapterRequest, context: _Context
+    ) -> admin_pb2.GetRegisteredAdapterResponse:
+        return await self._rooms.adapters.get_registered_adapter(request)
+
+    async def ListRegisteredAdapters(
+        self, request: admin_pb2.ListRegisteredAdaptersRequest, context: _Context
+    ) -> admin_pb2.ListRegisteredAdaptersResponse:
+        return await self._rooms.adapters.list_registered_adapters(request)
+
+    async def SplitAdapterTraffic(
+        self, request: admin_pb2.SplitAdapterTrafficRequest, context: _Context
+    ) -> admin_pb2.SplitAdapterTrafficResponse:
+        return await self._rooms.adapters.split_adapter_traffic(request)
+
+    async def RollBackAdapter(
+        self, request: admin_pb2.RollBackAdapterRequest, context: _Context
+    ) -> admin_pb2.RollBackAdapterResponse:
+        return await self._rooms.adapters.roll_back_adapter(request)
+
+    async def UnregisterAdapter(
+        self, request: admin_pb2.UnregisterAdapterRequest, context: _Context
+    ) -> admin_pb2.UnregisterAdapterResponse:
+        return await self._rooms.adapters.unregister_adapter(request)
+
+    # ------------------------------------------------------------------------------------------------------ prefixes
+
+    async def CreatePublicPrefix(
+        self, request: admin_pb2.CreatePublicPrefixRequest, context: _Context
+    ) -> admin_pb2.CreatePublicPrefixResponse:
+        return await self._rooms.prefixes.create_public_prefix(request)
+
+    async def ListPublicPrefixes(
+        self, request: admin_pb2.ListPublicPrefixesRequest, context: _Context
+    ) -> admin_pb2.ListPublicPrefixesResponse:
+        return await self._rooms.prefixes.list_public_prefixes(request)
+
+    async def DeletePublicPrefix(
+        self, request: admin_pb2.DeletePublicPrefixRequest, context: _Context
+    ) -> admin_pb2.DeletePublicPrefixResponse:
+        return await self._rooms.prefixes.delete_public_prefix(request)
+
+    # --------------------------------------------------------------------------------------------------------- cache
 
     async def InvalidateCache(
         self, request: admin_pb2.InvalidateCacheRequest, context: _Context
     ) -> admin_pb2.InvalidateCacheResponse:
-        if len(request.adapter) > _MAX_NAME_CHARS:
-            _refuse([Violation("adapter", _too_long(request.adapter))])
-        version = await self._tenants.bump_cache_version(request.tenant_id, request.adapter)
-        if version is None:
-            raise NotFoundError("tenant", request.tenant_id)
-        _log.info("cache invalidated", tenant=request.tenant_id, adapter=request.adapter, cache_version=version)
-        return admin_pb2.InvalidateCacheResponse(cache_version=version)
+        return await self._rooms.cache.invalidate_cache(request)
 
-    async def _existing(self, tenant_id: str) -> Tenant:
-        tenant = await self._tenants.get(tenant_id)
-        if tenant is None:
-            raise NotFoundError("tenant", tenant_id)
-        return tenant
+    async def GetCacheStats(
+        self, request: admin_pb2.GetCacheStatsRequest, context: _Context
+    ) -> admin_pb2.GetCacheStatsResponse:
+        return await self._rooms.cache.get_cache_stats(request)
 
+    # --------------------------------------------------------------------------------------------------------- usage
 
-def _check_display_name(name: str) -> list[Violation]:
-    return [Violation("display_name", _too_long(name))] if len(name) > _MAX_NAME_CHARS else []
+    async def GetUsage(self, request: admin_pb2.GetUsageRequest, context: _Context) -> admin_pb2.GetUsageResponse:
+        return await self._rooms.usage.get_usage(request)
 
+    # --------------------------------------------------------------------------------------------------------- audit
 
-def _too_long(name: str) -> str:
-    return f"has {len(name)} characters; at most {_MAX_NAME_CHARS} are allowed"
-
-
-def _refuse(violations: list[Violation]) -> None:
-    if violations:
-        raise InvalidRequestError(violations)
-
-
-def _page_token(last_id: str) -> str:
-    return base64.urlsafe_b64encode(last_id.encode()).decode()
-
-
-def _read_page_token(token: str) -> str:
-    try:
-        last_id = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeError):
-        last_id = "?"
-    if token and not _TENANT_ID.fullmatch(last_id):
-        _refuse([Violation("page_token", "is not a token that ListTenants has returned")])
-    return last_id
-
-
-def _tenant_message(tenant: Tenant) -> admin_pb2.Tenant:
-    return admin_pb2.Tenant(
-        tenant_id=tenant.tenant_id,
-        display_name=tenant.display_name,
-        create_time=_timestamp(tenant.created_at),
-        cache_version=tenant.cache_version,
-    )
-
-
-def _key_message(key: ApiKey) -> admin_pb2.ApiKey:
-    return admin_pb2.ApiKey(
-        key_id=key.key_id,
-        tenant_id=key.tenant_id,
-        display_name=key.display_name,
-        create_time=_timestamp(key.created_at),
-        revoke_time=None if key.revoked_at is None else _timestamp(key.revoked_at),
-    )
-
-
-def _timestamp(seconds: float) -> timestamp_pb2.Timestamp:
-    timestamp = timestamp_pb2.Timestamp()
-    timestamp.FromMilliseconds(round(seconds * 1000))
-    return timestamp
+    async def ListAuditEntries(
+        self, request: admin_pb2.ListAuditEntriesRequest, context: _Context
+    ) -> admin_pb2.ListAuditEntriesResponse:
+        return await self._rooms.audit.list_audit_entries(request)

@@ -10,10 +10,9 @@ import inspect
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -28,6 +27,7 @@ from gateway.errors import (
     UnavailableError,
     Violation,
 )
+from gateway.identity.callers import Caller, Certificate, Credentials, Operator, Principal
 from gateway.rpc.capacity import Capacity
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 
@@ -40,21 +40,29 @@ _Found: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 _Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who makes the current call, and when it arrived (`time.monotonic`)."""
-
-    tenant_id: str
-    arrived_at: float
-
-
 # Set for the task of each call before its handler runs; without it a handler fails instead of serving a stranger.
-current_caller: ContextVar[Caller] = ContextVar("current_caller")
+_principal: ContextVar[Principal] = ContextVar("_principal")
+
+
+def current_caller() -> Caller:
+    """Return the tenant's side of the call that is being served."""
+    principal = _principal.get()
+    if not isinstance(principal, Caller):
+        raise TypeError("the current call is not a tenant's")
+    return principal
+
+
+def current_operator() -> Operator:
+    """Return the operator whose call is being served."""
+    principal = _principal.get()
+    if not isinstance(principal, Operator):
+        raise TypeError("the current call is not an operator's")
+    return principal
 
 
 class Authenticator(Protocol):
-    async def authenticate(self, authorization: str | None) -> str:
-        """Return the tenant's id ("" for the operator). Raises UnauthenticatedError or UnavailableError."""
+    async def authenticate(self, credentials: Credentials, arrived_at: float) -> Principal:
+        """Return who calls. Raises UnauthenticatedError, PermissionDeniedError or UnavailableError."""
         ...
 
 
@@ -180,9 +188,10 @@ class Boundary(grpc.aio.ServerInterceptor):
             try:
                 with self.in_flight.counted():
                     metadata = context.invocation_metadata() or ()
-                    tenant = await authenticator.authenticate(_authorization(metadata))
+                    principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
+                    tenant = principal.tenant_id if isinstance(principal, Caller) else ""
                     _refuse_claims(metadata)
-                    current_caller.set(Caller(tenant, arrived_at))
+                    _principal.set(principal)
                     with self._calls.take():
                         return await inner(request, context)
             except GatewayError as error:
@@ -207,7 +216,7 @@ class Boundary(grpc.aio.ServerInterceptor):
 class _Nobody:
     """The authenticator of services that were given none."""
 
-    async def authenticate(self, authorization: str | None) -> str:
+    async def authenticate(self, credentials: Credentials, arrived_at: float) -> Principal:
         raise UnauthenticatedError("this service accepts no credentials")
 
 
@@ -228,11 +237,21 @@ def _client_gone() -> asyncio.CancelledError:
     return asyncio.CancelledError("the client has gone")
 
 
-def _authorization(metadata: Any) -> str | None:
+def _credentials(context: Context, metadata: Any) -> Credentials:
     values = [value for key, value in metadata if key == "authorization"]
     if len(values) > 1:
         raise UnauthenticatedError("more than one `authorization` entry")
-    return values[0] if values else None
+    return Credentials(values[0] if values else None, _certificate(context))
+
+
+def _certificate(context: Context) -> Certificate | None:
+    """Return the identities of the client's certificate, which TLS has verified."""
+    peer: Mapping[str, Sequence[bytes]] = context.auth_context()
+    if list(peer.get("transport_security_type", ())) != [b"ssl"] or "x509_common_name" not in peer:
+        return None
+    common_name = peer["x509_common_name"][0].decode(errors="replace")
+    names = peer.get("x509_subject_alternative_name", ())
+    return Certificate(common_name, tuple(name.decode(errors="replace") for name in names))
 
 
 _DEADLINE_SLACK_S = 0.05

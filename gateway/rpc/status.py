@@ -9,10 +9,13 @@ from gateway.errors import (
     AlreadyExistsError,
     CancelledRequestError,
     DeadlineExceededError,
+    FailedPreconditionError,
     GatewayError,
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
+    PermissionDeniedError,
+    QuotaExceededError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -22,12 +25,15 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 _CODES: dict[type[GatewayError], StatusCode] = {
     UnauthenticatedError: StatusCode.UNAUTHENTICATED,
+    PermissionDeniedError: StatusCode.PERMISSION_DENIED,
     InvalidRequestError: StatusCode.INVALID_ARGUMENT,
     NotFoundError: StatusCode.NOT_FOUND,
     AlreadyExistsError: StatusCode.ALREADY_EXISTS,
+    FailedPreconditionError: StatusCode.FAILED_PRECONDITION,
     UnavailableError: StatusCode.UNAVAILABLE,
     AdapterChangedError: StatusCode.UNAVAILABLE,
     OverloadedError: StatusCode.RESOURCE_EXHAUSTED,
+    QuotaExceededError: StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: StatusCode.DEADLINE_EXCEEDED,
     CancelledRequestError: StatusCode.CANCELLED,
 }
@@ -43,14 +49,19 @@ def code_of(error: GatewayError) -> StatusCode:
 
 
 def status_of(error: GatewayError) -> status_pb2.Status:
-    """Return the full status: code, message, ErrorInfo, and BadRequest, ResourceInfo or RetryInfo where they apply."""
+    """Return the full status: code, message, ErrorInfo, and BadRequest, ResourceInfo, QuotaFailure or RetryInfo where
+    they apply.
+    """
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     details: list[message.Message] = [info]
     if isinstance(error, InvalidRequestError):
         details.append(_bad_request(error))
     if isinstance(error, NotFoundError):
         details.append(error_details_pb2.ResourceInfo(resource_type=error.kind, resource_name=error.name))
-    if isinstance(error, UnavailableError) and error.retry_after_s is not None:
+    if isinstance(error, QuotaExceededError):
+        violation = error_details_pb2.QuotaFailure.Violation(subject=error.limit, description=error.message)
+        details.append(error_details_pb2.QuotaFailure(violations=[violation]))
+    if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))

@@ -71,6 +71,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.address = ""
         self.submits: list[worker_pb2.Submit] = []
         self.cancels: list[int] = []
+        self.drops: list[tuple[bytes, str]] = []  # namespaces: extra key, adapter revision
+        self.cache = worker_pb2.DescribeCacheResponse()  # what it says about its cache
         self.tokens_per_step = tokens_per_step
         self.failure: worker_pb2.SequenceError | None = None  # answer to every submit, when set
         self.admission: worker_pb2.Admission | None = None  # reported instead of the true one, when set
@@ -205,6 +207,18 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.ListAdaptersRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.ListAdaptersResponse:
         return worker_pb2.ListAdaptersResponse(adapters=self.adapters)
+
+    async def DropCache(  # noqa: N802
+        self, request: worker_pb2.DropCacheRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.DropCacheResponse:
+        self.drops.extend((each.extra_key, each.adapter_revision) for each in request.namespaces)
+        prompts = [self._cache.pop(each.extra_key, []) for each in request.namespaces]
+        return worker_pb2.DropCacheResponse(device_tokens=sum(len(ids) for each in prompts for ids in each))
+
+    async def DescribeCache(  # noqa: N802
+        self, request: worker_pb2.DescribeCacheRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_pb2.DescribeCacheResponse:
+        return self.cache
 
     async def Connect(  # noqa: N802
         self,

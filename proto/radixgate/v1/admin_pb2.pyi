@@ -5,9 +5,13 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from radixgate.v1 import inference_pb2 as _inference_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -19,6 +23,24 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _TenantState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TenantStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TenantState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TENANT_STATE_UNSPECIFIED: _TenantState.ValueType  # 0
+    TENANT_STATE_ACTIVE: _TenantState.ValueType  # 1
+    TENANT_STATE_SUSPENDED: _TenantState.ValueType  # 2
+
+class TenantState(_TenantState, metaclass=_TenantStateEnumTypeWrapper):
+    """------------------------------------------------------------------ tenants"""
+
+TENANT_STATE_UNSPECIFIED: TenantState.ValueType  # 0
+TENANT_STATE_ACTIVE: TenantState.ValueType  # 1
+TENANT_STATE_SUSPENDED: TenantState.ValueType  # 2
+Global___TenantState: _TypeAlias = TenantState  # noqa: Y015
+
 @_typing.final
 class Tenant(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -27,12 +49,29 @@ class Tenant(_message.Message):
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     CACHE_VERSION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_POLICY_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """Lower-case letters, digits, `-` and `_`; 1 to 64 characters."""
     display_name: _builtins.str
+    """At most 128 characters."""
     cache_version: _builtins.int
+    state: Global___TenantState.ValueType
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only, like every field below but `policy`."""
+
+    @_builtins.property
+    def policy(self) -> Global___TenantPolicy:
+        """What is set for this tenant."""
+
+    @_builtins.property
+    def effective_policy(self) -> Global___TenantPolicy:
+        """What holds for it: what is unset above comes from the gateways'
+        configuration.
+        """
+
     def __init__(
         self,
         *,
@@ -40,50 +79,112 @@ class Tenant(_message.Message):
         display_name: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         cache_version: _builtins.int = ...,
+        state: Global___TenantState.ValueType = ...,
+        policy: Global___TenantPolicy | None = ...,
+        effective_policy: Global___TenantPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "effective_policy", b"effective_policy", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_version", b"cache_version", "create_time", b"create_time", "display_name", b"display_name", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_version", b"cache_version", "create_time", b"create_time", "display_name", b"display_name", "effective_policy", b"effective_policy", "policy", b"policy", "state", b"state", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tenant: _TypeAlias = Tenant  # noqa: Y015
 
 @_typing.final
-class ApiKey(_message.Message):
+class TenantPolicy(_message.Message):
+    """What a tenant may do and what it is due. Unset: as the gateways'
+    configuration has it for this tenant, or for all; unset there, too: no limit.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_ID_FIELD_NUMBER: _builtins.int
-    TENANT_ID_FIELD_NUMBER: _builtins.int
-    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    REVOKE_TIME_FIELD_NUMBER: _builtins.int
-    key_id: _builtins.str
-    """Names the key; not a secret."""
-    tenant_id: _builtins.str
-    display_name: _builtins.str
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_FLOOR_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_DEADLINE_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _builtins.int
+    MAX_QUEUED_REQUESTS_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    weight: _builtins.float
+    """Its share against other tenants. 0.001 to 1000; without a value 1."""
+    priority: _builtins.int
+    """The highest priority that its requests may have, and have when they ask for
+    none. -100 to 100; without a value 0.
+    """
+    cache_floor_tokens: _builtins.int
+    """Slots of each worker's device and host pool that other tenants' traffic
+    cannot take from it, in tokens. At least 0.
+    """
+    requests_per_minute: _builtins.int
+    """In any 60 seconds, over all gateways. At least 1."""
+    tokens_per_minute: _builtins.int
+    """Admitted in any 60 seconds, over all gateways. At least 1."""
+    max_concurrent_requests: _builtins.int
+    """At a time, over all gateways. At least 1."""
+    max_queued_requests: _builtins.int
+    """Requests beyond those may wait. At least 0; without a value 0."""
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def revoke_time(self) -> _timestamp_pb2.Timestamp:
-        """Unset for a key that is valid."""
+    def max_deadline(self) -> _duration_pb2.Duration:
+        """The longest that one of its requests may take. More than 0."""
 
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models and adapters that it may use; none named: all that it can see."""
+
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        key_id: _builtins.str = ...,
-        tenant_id: _builtins.str = ...,
-        display_name: _builtins.str = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        revoke_time: _timestamp_pb2.Timestamp | None = ...,
+        weight: _builtins.float | None = ...,
+        priority: _builtins.int | None = ...,
+        cache_floor_tokens: _builtins.int | None = ...,
+        max_deadline: _duration_pb2.Duration | None = ...,
+        requests_per_minute: _builtins.int | None = ...,
+        tokens_per_minute: _builtins.int | None = ...,
+        max_concurrent_requests: _builtins.int | None = ...,
+        max_queued_requests: _builtins.int | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "revoke_time", b"revoke_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_floor_tokens", b"_cache_floor_tokens", "_max_concurrent_requests", b"_max_concurrent_requests", "_max_queued_requests", b"_max_queued_requests", "_priority", b"_priority", "_requests_per_minute", b"_requests_per_minute", "_tokens_per_minute", b"_tokens_per_minute", "_weight", b"_weight", "cache_floor_tokens", b"cache_floor_tokens", "max_concurrent_requests", b"max_concurrent_requests", "max_deadline", b"max_deadline", "max_queued_requests", b"max_queued_requests", "priority", b"priority", "requests_per_minute", b"requests_per_minute", "tokens_per_minute", b"tokens_per_minute", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "display_name", b"display_name", "key_id", b"key_id", "revoke_time", b"revoke_time", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_floor_tokens", b"_cache_floor_tokens", "_max_concurrent_requests", b"_max_concurrent_requests", "_max_queued_requests", b"_max_queued_requests", "_priority", b"_priority", "_requests_per_minute", b"_requests_per_minute", "_tokens_per_minute", b"_tokens_per_minute", "_weight", b"_weight", "adapters", b"adapters", "cache_floor_tokens", b"cache_floor_tokens", "max_concurrent_requests", b"max_concurrent_requests", "max_deadline", b"max_deadline", "max_queued_requests", b"max_queued_requests", "models", b"models", "priority", b"priority", "requests_per_minute", b"requests_per_minute", "tokens_per_minute", b"tokens_per_minute", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cache_floor_tokens: _TypeAlias = _typing.Literal["cache_floor_tokens"]  # noqa: Y015
+    _WhichOneofArgType__cache_floor_tokens: _TypeAlias = _typing.Literal["_cache_floor_tokens", b"_cache_floor_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__max_concurrent_requests: _TypeAlias = _typing.Literal["max_concurrent_requests"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrent_requests: _TypeAlias = _typing.Literal["_max_concurrent_requests", b"_max_concurrent_requests"]  # noqa: Y015
+    _WhichOneofReturnType__max_queued_requests: _TypeAlias = _typing.Literal["max_queued_requests"]  # noqa: Y015
+    _WhichOneofArgType__max_queued_requests: _TypeAlias = _typing.Literal["_max_queued_requests", b"_max_queued_requests"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__requests_per_minute: _TypeAlias = _typing.Literal["requests_per_minute"]  # noqa: Y015
+    _WhichOneofArgType__requests_per_minute: _TypeAlias = _typing.Literal["_requests_per_minute", b"_requests_per_minute"]  # noqa: Y015
+    _WhichOneofReturnType__tokens_per_minute: _TypeAlias = _typing.Literal["tokens_per_minute"]  # noqa: Y015
+    _WhichOneofArgType__tokens_per_minute: _TypeAlias = _typing.Literal["_tokens_per_minute", b"_tokens_per_minute"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cache_floor_tokens) -> _WhichOneofReturnType__cache_floor_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent_requests) -> _WhichOneofReturnType__max_concurrent_requests | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_requests) -> _WhichOneofReturnType__max_queued_requests | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_per_minute) -> _WhichOneofReturnType__requests_per_minute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens_per_minute) -> _WhichOneofReturnType__tokens_per_minute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
-Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
+Global___TenantPolicy: _TypeAlias = TenantPolicy  # noqa: Y015
 
 @_typing.final
 class CreateTenantRequest(_message.Message):
@@ -91,17 +192,24 @@ class CreateTenantRequest(_message.Message):
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     display_name: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def policy(self) -> Global___TenantPolicy: ...
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         display_name: _builtins.str = ...,
+        policy: Global___TenantPolicy | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "policy", b"policy", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,22 +322,267 @@ class ListTenantsResponse(_message.Message):
 Global___ListTenantsResponse: _TypeAlias = ListTenantsResponse  # noqa: Y015
 
 @_typing.final
+class UpdateTenantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant:
+        """`tenant_id` says which one."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Paths that may be changed: `display_name`, `policy`, `policy.FIELD`. Named
+        and unset in `tenant`: unset from now on.
+        """
+
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTenantRequest: _TypeAlias = UpdateTenantRequest  # noqa: Y015
+
+@_typing.final
+class UpdateTenantResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant: ...
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTenantResponse: _TypeAlias = UpdateTenantResponse  # noqa: Y015
+
+@_typing.final
+class SuspendTenantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendTenantRequest: _TypeAlias = SuspendTenantRequest  # noqa: Y015
+
+@_typing.final
+class SuspendTenantResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant: ...
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendTenantResponse: _TypeAlias = SuspendTenantResponse  # noqa: Y015
+
+@_typing.final
+class ResumeTenantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTenantRequest: _TypeAlias = ResumeTenantRequest  # noqa: Y015
+
+@_typing.final
+class ResumeTenantResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant: ...
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTenantResponse: _TypeAlias = ResumeTenantResponse  # noqa: Y015
+
+@_typing.final
+class DeleteTenantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTenantRequest: _TypeAlias = DeleteTenantRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTenantResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_API_KEYS_FIELD_NUMBER: _builtins.int
+    PURGED_FIELD_NUMBER: _builtins.int
+    deleted_api_keys: _builtins.int
+    @_builtins.property
+    def purged(self) -> Global___PurgedCache: ...
+    def __init__(
+        self,
+        *,
+        deleted_api_keys: _builtins.int = ...,
+        purged: Global___PurgedCache | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purged", b"purged"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_api_keys", b"deleted_api_keys", "purged", b"purged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTenantResponse: _TypeAlias = DeleteTenantResponse  # noqa: Y015
+
+@_typing.final
+class ApiKey(_message.Message):
+    """--------------------------------------------------------------------- keys"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    REVOKE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """Names the key; not a secret."""
+    tenant_id: _builtins.str
+    display_name: _builtins.str
+    replaces: _builtins.str
+    """The key that this one was made to replace, by its id."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def revoke_time(self) -> _timestamp_pb2.Timestamp:
+        """Unset for a key that is valid."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends to be valid; unset: never."""
+
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models and adapters that requests with it may use; none named: all of the
+        tenant.
+        """
+
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        tenant_id: _builtins.str = ...,
+        display_name: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        revoke_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
+        replaces: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "revoke_time", b"revoke_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "create_time", b"create_time", "display_name", b"display_name", "expire_time", b"expire_time", "key_id", b"key_id", "models", b"models", "replaces", b"replaces", "revoke_time", b"revoke_time", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
+
+@_typing.final
 class CreateApiKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     display_name: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         display_name: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "display_name", b"display_name", "expire_time", b"expire_time", "models", b"models", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -242,7 +595,7 @@ class CreateApiKeyResponse(_message.Message):
     API_KEY_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     secret: _builtins.str
-    """The credential. It cannot be read again."""
+    """The credential."""
     @_builtins.property
     def api_key(self) -> Global___ApiKey: ...
     def __init__(
@@ -299,6 +652,69 @@ class ListApiKeysResponse(_message.Message):
 Global___ListApiKeysResponse: _TypeAlias = ListApiKeysResponse  # noqa: Y015
 
 @_typing.final
+class RotateApiKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def overlap(self) -> _duration_pb2.Duration:
+        """How long the old key goes on. Default: a day. At most 90 days. It never
+        lives longer than it would have.
+        """
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Of the new key; unset: never."""
+
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        overlap: _duration_pb2.Duration | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "overlap", b"overlap"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "key_id", b"key_id", "overlap", b"overlap", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateApiKeyRequest: _TypeAlias = RotateApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class RotateApiKeyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    API_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    @_builtins.property
+    def api_key(self) -> Global___ApiKey: ...
+    @_builtins.property
+    def replaced(self) -> Global___ApiKey: ...
+    def __init__(
+        self,
+        *,
+        api_key: Global___ApiKey | None = ...,
+        secret: _builtins.str = ...,
+        replaced: Global___ApiKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "replaced", b"replaced"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "replaced", b"replaced", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateApiKeyResponse: _TypeAlias = RotateApiKeyResponse  # noqa: Y015
+
+@_typing.final
 class RevokeApiKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -338,23 +754,616 @@ class RevokeApiKeyResponse(_message.Message):
 Global___RevokeApiKeyResponse: _TypeAlias = RevokeApiKeyResponse  # noqa: Y015
 
 @_typing.final
+class RegisteredAdapter(_message.Message):
+    """----------------------------------------------------------------- adapters"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    REVISIONS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Lower-case letters, digits, `-`, `_` and `.`; 1 to 64 characters."""
+    model: _builtins.str
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tenants that may use it; none named: all."""
+
+    @_builtins.property
+    def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterRevision]:
+        """One, or two while traffic moves from one to the other."""
+
+    @_builtins.property
+    def previous(self) -> Global___AdapterRevision:
+        """What RollBackAdapter goes back to, if anything."""
+
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterPlacement]:
+        """Where it is."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+        revisions: _abc.Iterable[Global___AdapterRevision] | None = ...,
+        previous: Global___AdapterRevision | None = ...,
+        placements: _abc.Iterable[Global___AdapterPlacement] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "placements", b"placements", "previous", b"previous", "revisions", b"revisions", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisteredAdapter: _TypeAlias = RegisteredAdapter  # noqa: Y015
+
+@_typing.final
+class AdapterRevision(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    TRAFFIC_PERCENT_FIELD_NUMBER: _builtins.int
+    REGISTER_TIME_FIELD_NUMBER: _builtins.int
+    revision: _builtins.str
+    """Digest of weights and configuration, hexadecimal."""
+    path: _builtins.str
+    """Where workers read it."""
+    traffic_percent: _builtins.int
+    """Of the adapter's requests, 0 to 100. Requests of one scope stay together."""
+    @_builtins.property
+    def register_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.str = ...,
+        path: _builtins.str = ...,
+        traffic_percent: _builtins.int = ...,
+        register_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["register_time", b"register_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "register_time", b"register_time", "revision", b"revision", "traffic_percent", b"traffic_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterRevision: _TypeAlias = AdapterRevision  # noqa: Y015
+
+@_typing.final
+class AdapterPlacement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    revision: _builtins.str
+    loaded: _builtins.bool
+    error: _builtins.str
+    """Why it is not, as the worker said last."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        revision: _builtins.str = ...,
+        loaded: _builtins.bool = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "loaded", b"loaded", "revision", b"revision", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterPlacement: _TypeAlias = AdapterPlacement  # noqa: Y015
+
+@_typing.final
+class RegisterAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_PERCENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    model: _builtins.str
+    """May be left empty where exactly one model is served."""
+    path: _builtins.str
+    """The folder with adapter_config.json and adapter_model.safetensors, on the
+    workers' machines.
+    """
+    traffic_percent: _builtins.int
+    """For new weights under an old name. Default: 100."""
+    request_id: _builtins.str
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        path: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+        traffic_percent: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_traffic_percent", b"_traffic_percent", "traffic_percent", b"traffic_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_traffic_percent", b"_traffic_percent", "model", b"model", "name", b"name", "path", b"path", "request_id", b"request_id", "tenants", b"tenants", "traffic_percent", b"traffic_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__traffic_percent: _TypeAlias = _typing.Literal["traffic_percent"]  # noqa: Y015
+    _WhichOneofArgType__traffic_percent: _TypeAlias = _typing.Literal["_traffic_percent", b"_traffic_percent"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__traffic_percent) -> _WhichOneofReturnType__traffic_percent | None: ...
+
+Global___RegisterAdapterRequest: _TypeAlias = RegisterAdapterRequest  # noqa: Y015
+
+@_typing.final
+class RegisterAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapter(self) -> Global___RegisteredAdapter: ...
+    def __init__(
+        self,
+        *,
+        adapter: Global___RegisteredAdapter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterAdapterResponse: _TypeAlias = RegisterAdapterResponse  # noqa: Y015
+
+@_typing.final
+class GetRegisteredAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    model: _builtins.str
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRegisteredAdapterRequest: _TypeAlias = GetRegisteredAdapterRequest  # noqa: Y015
+
+@_typing.final
+class GetRegisteredAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapter(self) -> Global___RegisteredAdapter: ...
+    def __init__(
+        self,
+        *,
+        adapter: Global___RegisteredAdapter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRegisteredAdapterResponse: _TypeAlias = GetRegisteredAdapterResponse  # noqa: Y015
+
+@_typing.final
+class ListRegisteredAdaptersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRegisteredAdaptersRequest: _TypeAlias = ListRegisteredAdaptersRequest  # noqa: Y015
+
+@_typing.final
+class ListRegisteredAdaptersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredAdapter]: ...
+    def __init__(
+        self,
+        *,
+        adapters: _abc.Iterable[Global___RegisteredAdapter] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRegisteredAdaptersResponse: _TypeAlias = ListRegisteredAdaptersResponse  # noqa: Y015
+
+@_typing.final
+class SplitAdapterTrafficRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    TRAFFIC_PERCENT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    model: _builtins.str
+    revision: _builtins.str
+    """One of the adapter's revisions; at least the first 8 digits."""
+    traffic_percent: _builtins.int
+    """0 to 100; the other revision has the rest."""
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.str = ...,
+        traffic_percent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "revision", b"revision", "tenants", b"tenants", "traffic_percent", b"traffic_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitAdapterTrafficRequest: _TypeAlias = SplitAdapterTrafficRequest  # noqa: Y015
+
+@_typing.final
+class SplitAdapterTrafficResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapter(self) -> Global___RegisteredAdapter: ...
+    def __init__(
+        self,
+        *,
+        adapter: Global___RegisteredAdapter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitAdapterTrafficResponse: _TypeAlias = SplitAdapterTrafficResponse  # noqa: Y015
+
+@_typing.final
+class RollBackAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    model: _builtins.str
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackAdapterRequest: _TypeAlias = RollBackAdapterRequest  # noqa: Y015
+
+@_typing.final
+class RollBackAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapter(self) -> Global___RegisteredAdapter: ...
+    def __init__(
+        self,
+        *,
+        adapter: Global___RegisteredAdapter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackAdapterResponse: _TypeAlias = RollBackAdapterResponse  # noqa: Y015
+
+@_typing.final
+class UnregisterAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    model: _builtins.str
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """What still uses the adapter after this time fails. Default: 30 seconds."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+        grace: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "model", b"model", "name", b"name", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnregisterAdapterRequest: _TypeAlias = UnregisterAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UnregisterAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILED_SEQUENCES_FIELD_NUMBER: _builtins.int
+    failed_sequences: _builtins.int
+    """Sequences that failed because the time was over."""
+    def __init__(
+        self,
+        *,
+        failed_sequences: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_sequences", b"failed_sequences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnregisterAdapterResponse: _TypeAlias = UnregisterAdapterResponse  # noqa: Y015
+
+@_typing.final
+class PublicPrefix(_message.Message):
+    """---------------------------------------------------------- public prefixes"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_ID_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    prefix_id: _builtins.str
+    """Lower-case letters, digits, `-` and `_`; 1 to 64 characters."""
+    display_name: _builtins.str
+    model: _builtins.str
+    adapter: _builtins.str
+    """Empty: for requests without an adapter. One that all tenants may use."""
+    num_tokens: _builtins.int
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        prefix_id: _builtins.str = ...,
+        display_name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        num_tokens: _builtins.int = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "create_time", b"create_time", "display_name", b"display_name", "model", b"model", "num_tokens", b"num_tokens", "prefix_id", b"prefix_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublicPrefix: _TypeAlias = PublicPrefix  # noqa: Y015
+
+@_typing.final
+class CreatePublicPrefixRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_ID_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    prefix_id: _builtins.str
+    display_name: _builtins.str
+    model: _builtins.str
+    """May be left empty where exactly one model is served."""
+    adapter: _builtins.str
+    text: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def chat(self) -> _inference_pb2.ChatPrompt:
+        """Messages that chats begin with, such as a system prompt."""
+
+    @_builtins.property
+    def tokens(self) -> _inference_pb2.TokenPrompt: ...
+    def __init__(
+        self,
+        *,
+        prefix_id: _builtins.str = ...,
+        display_name: _builtins.str = ...,
+        model: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        text: _builtins.str = ...,
+        chat: _inference_pb2.ChatPrompt | None = ...,
+        tokens: _inference_pb2.TokenPrompt | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prefix", b"prefix", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "chat", b"chat", "display_name", b"display_name", "model", b"model", "prefix", b"prefix", "prefix_id", b"prefix_id", "request_id", b"request_id", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_prefix: _TypeAlias = _typing.Literal["text", "chat", "tokens"]  # noqa: Y015
+    _WhichOneofArgType_prefix: _TypeAlias = _typing.Literal["prefix", b"prefix"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_prefix) -> _WhichOneofReturnType_prefix | None: ...
+
+Global___CreatePublicPrefixRequest: _TypeAlias = CreatePublicPrefixRequest  # noqa: Y015
+
+@_typing.final
+class CreatePublicPrefixResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prefix(self) -> Global___PublicPrefix: ...
+    def __init__(
+        self,
+        *,
+        prefix: Global___PublicPrefix | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePublicPrefixResponse: _TypeAlias = CreatePublicPrefixResponse  # noqa: Y015
+
+@_typing.final
+class ListPublicPrefixesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPublicPrefixesRequest: _TypeAlias = ListPublicPrefixesRequest  # noqa: Y015
+
+@_typing.final
+class ListPublicPrefixesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIXES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prefixes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublicPrefix]: ...
+    def __init__(
+        self,
+        *,
+        prefixes: _abc.Iterable[Global___PublicPrefix] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefixes", b"prefixes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPublicPrefixesResponse: _TypeAlias = ListPublicPrefixesResponse  # noqa: Y015
+
+@_typing.final
+class DeletePublicPrefixRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_ID_FIELD_NUMBER: _builtins.int
+    prefix_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        prefix_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix_id", b"prefix_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePublicPrefixRequest: _TypeAlias = DeletePublicPrefixRequest  # noqa: Y015
+
+@_typing.final
+class DeletePublicPrefixResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def purged(self) -> Global___PurgedCache: ...
+    def __init__(
+        self,
+        *,
+        purged: Global___PurgedCache | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purged", b"purged"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purged", b"purged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePublicPrefixResponse: _TypeAlias = DeletePublicPrefixResponse  # noqa: Y015
+
+@_typing.final
 class InvalidateCacheRequest(_message.Message):
+    """-------------------------------------------------------------------- cache"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
+    PURGE_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     adapter: _builtins.str
     """Empty: everything of the tenant."""
+    purge: _builtins.bool
+    """Also free what was cached, on device and host and in storage. Without it
+    that ages out.
+    """
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         adapter: _builtins.str = ...,
+        purge: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "purge", b"purge", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,16 +1374,386 @@ class InvalidateCacheResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CACHE_VERSION_FIELD_NUMBER: _builtins.int
+    PURGED_FIELD_NUMBER: _builtins.int
     cache_version: _builtins.int
+    @_builtins.property
+    def purged(self) -> Global___PurgedCache:
+        """Set where a purge was asked for."""
+
     def __init__(
         self,
         *,
         cache_version: _builtins.int = ...,
+        purged: Global___PurgedCache | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purged", b"purged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_version", b"cache_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_version", b"cache_version", "purged", b"purged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InvalidateCacheResponse: _TypeAlias = InvalidateCacheResponse  # noqa: Y015
+
+@_typing.final
+class PurgedCache(_message.Message):
+    """What was freed. KV that a running request uses is freed when it ends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_WORKERS_FIELD_NUMBER: _builtins.int
+    device_tokens: _builtins.int
+    host_tokens: _builtins.int
+    namespaces: _builtins.int
+    """Namespaces whose pages in storage were removed."""
+    @_builtins.property
+    def unreachable_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Workers that could not be asked. What they hold is out of reach all the
+        same, and is purged when they are back.
+        """
+
+    def __init__(
+        self,
+        *,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+        namespaces: _builtins.int = ...,
+        unreachable_workers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "host_tokens", b"host_tokens", "namespaces", b"namespaces", "unreachable_workers", b"unreachable_workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgedCache: _TypeAlias = PurgedCache  # noqa: Y015
+
+@_typing.final
+class GetCacheStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """Empty: all tenants."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCacheStatsRequest: _TypeAlias = GetCacheStatsRequest  # noqa: Y015
+
+@_typing.final
+class GetCacheStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerCacheStats]: ...
+    def __init__(
+        self,
+        *,
+        workers: _abc.Iterable[Global___WorkerCacheStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCacheStatsResponse: _TypeAlias = GetCacheStatsResponse  # noqa: Y015
+
+@_typing.final
+class WorkerCacheStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    REACHABLE_FIELD_NUMBER: _builtins.int
+    DEVICE_SLOTS_FIELD_NUMBER: _builtins.int
+    DEVICE_FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """As the gateways know it."""
+    model: _builtins.str
+    reachable: _builtins.bool
+    """False: it could not be asked, and nothing below is set."""
+    device_slots: _builtins.int
+    device_free_slots: _builtins.int
+    host_slots: _builtins.int
+    host_free_slots: _builtins.int
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantCacheStats]: ...
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        model: _builtins.str = ...,
+        reachable: _builtins.bool = ...,
+        device_slots: _builtins.int = ...,
+        device_free_slots: _builtins.int = ...,
+        host_slots: _builtins.int = ...,
+        host_free_slots: _builtins.int = ...,
+        tenants: _abc.Iterable[Global___TenantCacheStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_free_slots", b"device_free_slots", "device_slots", b"device_slots", "host_free_slots", b"host_free_slots", "host_slots", b"host_slots", "model", b"model", "reachable", b"reachable", "tenants", b"tenants", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerCacheStats: _TypeAlias = WorkerCacheStats  # noqa: Y015
+
+@_typing.final
+class TenantCacheStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """Empty: public prefixes."""
+    device_tokens: _builtins.int
+    host_tokens: _builtins.int
+    namespaces: _builtins.int
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+        namespaces: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "host_tokens", b"host_tokens", "namespaces", b"namespaces", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantCacheStats: _TypeAlias = TenantCacheStats  # noqa: Y015
+
+@_typing.final
+class GetUsageRequest(_message.Message):
+    """-------------------------------------------------------------------- usage"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    FIRST_DAY_FIELD_NUMBER: _builtins.int
+    LAST_DAY_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    first_day: _builtins.str
+    """Days of UTC, as in 2026-11-30; both are included. Default: today."""
+    last_day: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        first_day: _builtins.str = ...,
+        last_day: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_day", b"first_day", "last_day", b"last_day", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
+
+@_typing.final
+class GetUsageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageRow]:
+        """By day, model and adapter."""
+
+    @_builtins.property
+    def total(self) -> Global___UsageCounts:
+        """Of all rows."""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___UsageRow] | None = ...,
+        total: Global___UsageCounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class UsageRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    day: _builtins.str
+    model: _builtins.str
+    adapter: _builtins.str
+    @_builtins.property
+    def counts(self) -> Global___UsageCounts: ...
+    def __init__(
+        self,
+        *,
+        day: _builtins.str = ...,
+        model: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        counts: Global___UsageCounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "counts", b"counts", "day", b"day", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageRow: _TypeAlias = UsageRow  # noqa: Y015
+
+@_typing.final
+class UsageCounts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_STORAGE_TOKENS_FIELD_NUMBER: _builtins.int
+    PUBLIC_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_PUBLIC_TOKENS_FIELD_NUMBER: _builtins.int
+    requests: _builtins.int
+    """That a worker admitted."""
+    prompt_tokens: _builtins.int
+    completion_tokens: _builtins.int
+    cached_device_tokens: _builtins.int
+    cached_host_tokens: _builtins.int
+    cached_storage_tokens: _builtins.int
+    public_prefix_tokens: _builtins.int
+    """Of the prompt tokens, those of public prefixes."""
+    cached_public_tokens: _builtins.int
+    """Of the cached tokens, those of public prefixes."""
+    def __init__(
+        self,
+        *,
+        requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        completion_tokens: _builtins.int = ...,
+        cached_device_tokens: _builtins.int = ...,
+        cached_host_tokens: _builtins.int = ...,
+        cached_storage_tokens: _builtins.int = ...,
+        public_prefix_tokens: _builtins.int = ...,
+        cached_public_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_device_tokens", b"cached_device_tokens", "cached_host_tokens", b"cached_host_tokens", "cached_public_tokens", b"cached_public_tokens", "cached_storage_tokens", b"cached_storage_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "public_prefix_tokens", b"public_prefix_tokens", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageCounts: _TypeAlias = UsageCounts  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    """-------------------------------------------------------------------- audit"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    operator: _builtins.str
+    """Who called: the name of the admin credential."""
+    method: _builtins.str
+    """Such as `CreateTenant`."""
+    target: _builtins.str
+    """What it was about, such as `tenant acme`."""
+    code: _builtins.str
+    """The gRPC status, such as `OK`."""
+    peer: _builtins.str
+    """Where the call came from."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        operator: _builtins.str = ...,
+        method: _builtins.str = ...,
+        target: _builtins.str = ...,
+        code: _builtins.str = ...,
+        peer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "method", b"method", "operator", b"operator", "peer", b"peer", "target", b"target", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class ListAuditEntriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Default 100, at most 1000."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEntriesRequest: _TypeAlias = ListAuditEntriesRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditEntriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa: Y015

@@ -28,7 +28,13 @@ if _version_not_supported:
 class AdminServiceStub:
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     def __init__(self, channel):
@@ -52,6 +58,26 @@ class AdminServiceStub:
                 request_serializer=radixgate_dot_v1_dot_admin__pb2.ListTenantsRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_admin__pb2.ListTenantsResponse.FromString,
                 _registered_method=True)
+        self.UpdateTenant = channel.unary_unary(
+                '/radixgate.v1.AdminService/UpdateTenant',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.UpdateTenantRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.UpdateTenantResponse.FromString,
+                _registered_method=True)
+        self.SuspendTenant = channel.unary_unary(
+                '/radixgate.v1.AdminService/SuspendTenant',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.SuspendTenantRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.SuspendTenantResponse.FromString,
+                _registered_method=True)
+        self.ResumeTenant = channel.unary_unary(
+                '/radixgate.v1.AdminService/ResumeTenant',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.ResumeTenantRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.ResumeTenantResponse.FromString,
+                _registered_method=True)
+        self.DeleteTenant = channel.unary_unary(
+                '/radixgate.v1.AdminService/DeleteTenant',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.DeleteTenantRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.DeleteTenantResponse.FromString,
+                _registered_method=True)
         self.CreateApiKey = channel.unary_unary(
                 '/radixgate.v1.AdminService/CreateApiKey',
                 request_serializer=radixgate_dot_v1_dot_admin__pb2.CreateApiKeyRequest.SerializeToString,
@@ -62,22 +88,93 @@ class AdminServiceStub:
                 request_serializer=radixgate_dot_v1_dot_admin__pb2.ListApiKeysRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_admin__pb2.ListApiKeysResponse.FromString,
                 _registered_method=True)
+        self.RotateApiKey = channel.unary_unary(
+                '/radixgate.v1.AdminService/RotateApiKey',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.RotateApiKeyRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.RotateApiKeyResponse.FromString,
+                _registered_method=True)
         self.RevokeApiKey = channel.unary_unary(
                 '/radixgate.v1.AdminService/RevokeApiKey',
                 request_serializer=radixgate_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_admin__pb2.RevokeApiKeyResponse.FromString,
+                _registered_method=True)
+        self.RegisterAdapter = channel.unary_unary(
+                '/radixgate.v1.AdminService/RegisterAdapter',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.RegisterAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.RegisterAdapterResponse.FromString,
+                _registered_method=True)
+        self.GetRegisteredAdapter = channel.unary_unary(
+                '/radixgate.v1.AdminService/GetRegisteredAdapter',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterResponse.FromString,
+                _registered_method=True)
+        self.ListRegisteredAdapters = channel.unary_unary(
+                '/radixgate.v1.AdminService/ListRegisteredAdapters',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersResponse.FromString,
+                _registered_method=True)
+        self.SplitAdapterTraffic = channel.unary_unary(
+                '/radixgate.v1.AdminService/SplitAdapterTraffic',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficResponse.FromString,
+                _registered_method=True)
+        self.RollBackAdapter = channel.unary_unary(
+                '/radixgate.v1.AdminService/RollBackAdapter',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.RollBackAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.RollBackAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnregisterAdapter = channel.unary_unary(
+                '/radixgate.v1.AdminService/UnregisterAdapter',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterResponse.FromString,
+                _registered_method=True)
+        self.CreatePublicPrefix = channel.unary_unary(
+                '/radixgate.v1.AdminService/CreatePublicPrefix',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixResponse.FromString,
+                _registered_method=True)
+        self.ListPublicPrefixes = channel.unary_unary(
+                '/radixgate.v1.AdminService/ListPublicPrefixes',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesResponse.FromString,
+                _registered_method=True)
+        self.DeletePublicPrefix = channel.unary_unary(
+                '/radixgate.v1.AdminService/DeletePublicPrefix',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixResponse.FromString,
                 _registered_method=True)
         self.InvalidateCache = channel.unary_unary(
                 '/radixgate.v1.AdminService/InvalidateCache',
                 request_serializer=radixgate_dot_v1_dot_admin__pb2.InvalidateCacheRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_admin__pb2.InvalidateCacheResponse.FromString,
                 _registered_method=True)
+        self.GetCacheStats = channel.unary_unary(
+                '/radixgate.v1.AdminService/GetCacheStats',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.GetCacheStatsRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.GetCacheStatsResponse.FromString,
+                _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/radixgate.v1.AdminService/GetUsage',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
+        self.ListAuditEntries = channel.unary_unary(
+                '/radixgate.v1.AdminService/ListAuditEntries',
+                request_serializer=radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     def CreateTenant(self, request, context):
@@ -98,9 +195,40 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateTenant(self, request, context):
+        """Changes the fields that the mask names. It holds for the next request; what
+        runs goes on as it was admitted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SuspendTenant(self, request, context):
+        """Refuses the tenant's requests from now on and ends those that run, on all
+        gateways, within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTenant(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTenant(self, request, context):
+        """Removes the tenant with its keys and its usage, ends what it has running,
+        and purges its KV from all tiers. A tenant made later under the same id
+        finds nothing of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateApiKey(self, request, context):
-        """The answer holds the key itself, for the only time: the store keeps a
-        hash.
+        """The answer holds the key itself: the store keeps a hash. It can be had
+        again only by repeating the call with its request_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,8 +240,80 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateApiKey(self, request, context):
+        """Makes a new key with everything the old one may do, and lets the old one
+        expire after the overlap.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RevokeApiKey(self, request, context):
-        """Requests with the key are refused from the moment this returns.
+        """Requests with the key are refused from the moment this returns. Those that
+        run with it end within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterAdapter(self, request, context):
+        """Has the workers of a model load a LoRA adapter, now and whenever one
+        starts. Under a name that the same tenants have already the new weights
+        take the share of traffic that the request asks for, beside the old ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRegisteredAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRegisteredAdapters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SplitAdapterTraffic(self, request, context):
+        """Divides an adapter's traffic anew between the two revisions that it has.
+        With 100 percent for one the other is taken from the workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollBackAdapter(self, request, context):
+        """Gives all traffic to the revision that had it before the last one came.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnregisterAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreatePublicPrefix(self, request, context):
+        """Lets all tenants share the KV of a prefix, such as a system prompt, for a
+        model and adapter. What follows it stays each tenant's own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPublicPrefixes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePublicPrefix(self, request, context):
+        """From now on nobody finds the prefix's KV; it is purged from all tiers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,6 +322,27 @@ class AdminServiceServicer:
     def InvalidateCache(self, request, context):
         """Bumps the cache version of a tenant, or of one adapter of a tenant: from
         now on its requests find nothing that was cached before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCacheStats(self, request, context):
+        """What the workers hold, by tier, and of which tenants.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUsage(self, request, context):
+        """Exact, by day, model and adapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditEntries(self, request, context):
+        """Calls of this service that changed something or were refused, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,6 +366,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=radixgate_dot_v1_dot_admin__pb2.ListTenantsRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_admin__pb2.ListTenantsResponse.SerializeToString,
             ),
+            'UpdateTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateTenant,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.UpdateTenantRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.UpdateTenantResponse.SerializeToString,
+            ),
+            'SuspendTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.SuspendTenant,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.SuspendTenantRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.SuspendTenantResponse.SerializeToString,
+            ),
+            'ResumeTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTenant,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.ResumeTenantRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.ResumeTenantResponse.SerializeToString,
+            ),
+            'DeleteTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTenant,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.DeleteTenantRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.DeleteTenantResponse.SerializeToString,
+            ),
             'CreateApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateApiKey,
                     request_deserializer=radixgate_dot_v1_dot_admin__pb2.CreateApiKeyRequest.FromString,
@@ -155,15 +396,80 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=radixgate_dot_v1_dot_admin__pb2.ListApiKeysRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_admin__pb2.ListApiKeysResponse.SerializeToString,
             ),
+            'RotateApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateApiKey,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.RotateApiKeyRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.RotateApiKeyResponse.SerializeToString,
+            ),
             'RevokeApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.RevokeApiKey,
                     request_deserializer=radixgate_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_admin__pb2.RevokeApiKeyResponse.SerializeToString,
             ),
+            'RegisterAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.RegisterAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.RegisterAdapterResponse.SerializeToString,
+            ),
+            'GetRegisteredAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRegisteredAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterResponse.SerializeToString,
+            ),
+            'ListRegisteredAdapters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRegisteredAdapters,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersResponse.SerializeToString,
+            ),
+            'SplitAdapterTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.SplitAdapterTraffic,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficResponse.SerializeToString,
+            ),
+            'RollBackAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBackAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.RollBackAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.RollBackAdapterResponse.SerializeToString,
+            ),
+            'UnregisterAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterAdapter,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterResponse.SerializeToString,
+            ),
+            'CreatePublicPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePublicPrefix,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixResponse.SerializeToString,
+            ),
+            'ListPublicPrefixes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPublicPrefixes,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesResponse.SerializeToString,
+            ),
+            'DeletePublicPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePublicPrefix,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixResponse.SerializeToString,
+            ),
             'InvalidateCache': grpc.unary_unary_rpc_method_handler(
                     servicer.InvalidateCache,
                     request_deserializer=radixgate_dot_v1_dot_admin__pb2.InvalidateCacheRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_admin__pb2.InvalidateCacheResponse.SerializeToString,
+            ),
+            'GetCacheStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCacheStats,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.GetCacheStatsRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.GetCacheStatsResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.GetUsageRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'ListAuditEntries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEntries,
+                    request_deserializer=radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,7 +482,13 @@ def add_AdminServiceServicer_to_server(servicer, server):
 class AdminService:
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     @staticmethod
@@ -261,6 +573,114 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def UpdateTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/UpdateTenant',
+            radixgate_dot_v1_dot_admin__pb2.UpdateTenantRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.UpdateTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuspendTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/SuspendTenant',
+            radixgate_dot_v1_dot_admin__pb2.SuspendTenantRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.SuspendTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/ResumeTenant',
+            radixgate_dot_v1_dot_admin__pb2.ResumeTenantRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.ResumeTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/DeleteTenant',
+            radixgate_dot_v1_dot_admin__pb2.DeleteTenantRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.DeleteTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateApiKey(request,
             target,
             options=(),
@@ -315,6 +735,33 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def RotateApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/RotateApiKey',
+            radixgate_dot_v1_dot_admin__pb2.RotateApiKeyRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.RotateApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RevokeApiKey(request,
             target,
             options=(),
@@ -342,6 +789,249 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def RegisterAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/RegisterAdapter',
+            radixgate_dot_v1_dot_admin__pb2.RegisterAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.RegisterAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRegisteredAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/GetRegisteredAdapter',
+            radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.GetRegisteredAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRegisteredAdapters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/ListRegisteredAdapters',
+            radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.ListRegisteredAdaptersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SplitAdapterTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/SplitAdapterTraffic',
+            radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.SplitAdapterTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBackAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/RollBackAdapter',
+            radixgate_dot_v1_dot_admin__pb2.RollBackAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.RollBackAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/UnregisterAdapter',
+            radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.UnregisterAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePublicPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/CreatePublicPrefix',
+            radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.CreatePublicPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPublicPrefixes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/ListPublicPrefixes',
+            radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.ListPublicPrefixesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePublicPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/DeletePublicPrefix',
+            radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.DeletePublicPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def InvalidateCache(request,
             target,
             options=(),
@@ -358,6 +1048,87 @@ class AdminService:
             '/radixgate.v1.AdminService/InvalidateCache',
             radixgate_dot_v1_dot_admin__pb2.InvalidateCacheRequest.SerializeToString,
             radixgate_dot_v1_dot_admin__pb2.InvalidateCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCacheStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/GetCacheStats',
+            radixgate_dot_v1_dot_admin__pb2.GetCacheStatsRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.GetCacheStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/GetUsage',
+            radixgate_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEntries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.AdminService/ListAuditEntries',
+            radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesRequest.SerializeToString,
+            radixgate_dot_v1_dot_admin__pb2.ListAuditEntriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

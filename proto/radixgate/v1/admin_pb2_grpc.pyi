@@ -29,7 +29,13 @@ GRPC_VERSION: str
 class AdminServiceStub:
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     @_typing.overload
@@ -39,45 +45,151 @@ class AdminServiceStub:
     CreateTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTenantRequest, _admin_pb2.CreateTenantResponse]
     GetTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTenantRequest, _admin_pb2.GetTenantResponse]
     ListTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTenantsRequest, _admin_pb2.ListTenantsResponse]
+    UpdateTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTenantRequest, _admin_pb2.UpdateTenantResponse]
+    """Changes the fields that the mask names. It holds for the next request; what
+    runs goes on as it was admitted.
+    """
+    SuspendTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SuspendTenantRequest, _admin_pb2.SuspendTenantResponse]
+    """Refuses the tenant's requests from now on and ends those that run, on all
+    gateways, within a second.
+    """
+    ResumeTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeTenantRequest, _admin_pb2.ResumeTenantResponse]
+    DeleteTenant: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTenantRequest, _admin_pb2.DeleteTenantResponse]
+    """Removes the tenant with its keys and its usage, ends what it has running,
+    and purges its KV from all tiers. A tenant made later under the same id
+    finds nothing of it.
+    """
     CreateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateApiKeyRequest, _admin_pb2.CreateApiKeyResponse]
-    """The answer holds the key itself, for the only time: the store keeps a
-    hash.
+    """The answer holds the key itself: the store keeps a hash. It can be had
+    again only by repeating the call with its request_id.
     """
     ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]
+    RotateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateApiKeyRequest, _admin_pb2.RotateApiKeyResponse]
+    """Makes a new key with everything the old one may do, and lets the old one
+    expire after the overlap.
+    """
     RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.RevokeApiKeyResponse]
-    """Requests with the key are refused from the moment this returns."""
+    """Requests with the key are refused from the moment this returns. Those that
+    run with it end within a second.
+    """
+    RegisterAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdapterRequest, _admin_pb2.RegisterAdapterResponse]
+    """Has the workers of a model load a LoRA adapter, now and whenever one
+    starts. Under a name that the same tenants have already the new weights
+    take the share of traffic that the request asks for, beside the old ones.
+    """
+    GetRegisteredAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRegisteredAdapterRequest, _admin_pb2.GetRegisteredAdapterResponse]
+    ListRegisteredAdapters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRegisteredAdaptersRequest, _admin_pb2.ListRegisteredAdaptersResponse]
+    SplitAdapterTraffic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SplitAdapterTrafficRequest, _admin_pb2.SplitAdapterTrafficResponse]
+    """Divides an adapter's traffic anew between the two revisions that it has.
+    With 100 percent for one the other is taken from the workers.
+    """
+    RollBackAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RollBackAdapterRequest, _admin_pb2.RollBackAdapterResponse]
+    """Gives all traffic to the revision that had it before the last one came."""
+    UnregisterAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnregisterAdapterRequest, _admin_pb2.UnregisterAdapterResponse]
+    CreatePublicPrefix: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreatePublicPrefixRequest, _admin_pb2.CreatePublicPrefixResponse]
+    """Lets all tenants share the KV of a prefix, such as a system prompt, for a
+    model and adapter. What follows it stays each tenant's own.
+    """
+    ListPublicPrefixes: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPublicPrefixesRequest, _admin_pb2.ListPublicPrefixesResponse]
+    DeletePublicPrefix: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePublicPrefixRequest, _admin_pb2.DeletePublicPrefixResponse]
+    """From now on nobody finds the prefix's KV; it is purged from all tiers."""
     InvalidateCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.InvalidateCacheRequest, _admin_pb2.InvalidateCacheResponse]
     """Bumps the cache version of a tenant, or of one adapter of a tenant: from
     now on its requests find nothing that was cached before.
     """
+    GetCacheStats: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetCacheStatsRequest, _admin_pb2.GetCacheStatsResponse]
+    """What the workers hold, by tier, and of which tenants."""
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]
+    """Exact, by day, model and adapter."""
+    ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditEntriesRequest, _admin_pb2.ListAuditEntriesResponse]
+    """Calls of this service that changed something or were refused, newest first."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTenantRequest, _admin_pb2.CreateTenantResponse]  # type: ignore[assignment]
     GetTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTenantRequest, _admin_pb2.GetTenantResponse]  # type: ignore[assignment]
     ListTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTenantsRequest, _admin_pb2.ListTenantsResponse]  # type: ignore[assignment]
+    UpdateTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTenantRequest, _admin_pb2.UpdateTenantResponse]  # type: ignore[assignment]
+    """Changes the fields that the mask names. It holds for the next request; what
+    runs goes on as it was admitted.
+    """
+    SuspendTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.SuspendTenantRequest, _admin_pb2.SuspendTenantResponse]  # type: ignore[assignment]
+    """Refuses the tenant's requests from now on and ends those that run, on all
+    gateways, within a second.
+    """
+    ResumeTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeTenantRequest, _admin_pb2.ResumeTenantResponse]  # type: ignore[assignment]
+    DeleteTenant: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTenantRequest, _admin_pb2.DeleteTenantResponse]  # type: ignore[assignment]
+    """Removes the tenant with its keys and its usage, ends what it has running,
+    and purges its KV from all tiers. A tenant made later under the same id
+    finds nothing of it.
+    """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateApiKeyRequest, _admin_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
-    """The answer holds the key itself, for the only time: the store keeps a
-    hash.
+    """The answer holds the key itself: the store keeps a hash. It can be had
+    again only by repeating the call with its request_id.
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]  # type: ignore[assignment]
+    RotateApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateApiKeyRequest, _admin_pb2.RotateApiKeyResponse]  # type: ignore[assignment]
+    """Makes a new key with everything the old one may do, and lets the old one
+    expire after the overlap.
+    """
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
-    """Requests with the key are refused from the moment this returns."""
+    """Requests with the key are refused from the moment this returns. Those that
+    run with it end within a second.
+    """
+    RegisterAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdapterRequest, _admin_pb2.RegisterAdapterResponse]  # type: ignore[assignment]
+    """Has the workers of a model load a LoRA adapter, now and whenever one
+    starts. Under a name that the same tenants have already the new weights
+    take the share of traffic that the request asks for, beside the old ones.
+    """
+    GetRegisteredAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRegisteredAdapterRequest, _admin_pb2.GetRegisteredAdapterResponse]  # type: ignore[assignment]
+    ListRegisteredAdapters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRegisteredAdaptersRequest, _admin_pb2.ListRegisteredAdaptersResponse]  # type: ignore[assignment]
+    SplitAdapterTraffic: _aio.UnaryUnaryMultiCallable[_admin_pb2.SplitAdapterTrafficRequest, _admin_pb2.SplitAdapterTrafficResponse]  # type: ignore[assignment]
+    """Divides an adapter's traffic anew between the two revisions that it has.
+    With 100 percent for one the other is taken from the workers.
+    """
+    RollBackAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.RollBackAdapterRequest, _admin_pb2.RollBackAdapterResponse]  # type: ignore[assignment]
+    """Gives all traffic to the revision that had it before the last one came."""
+    UnregisterAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnregisterAdapterRequest, _admin_pb2.UnregisterAdapterResponse]  # type: ignore[assignment]
+    CreatePublicPrefix: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreatePublicPrefixRequest, _admin_pb2.CreatePublicPrefixResponse]  # type: ignore[assignment]
+    """Lets all tenants share the KV of a prefix, such as a system prompt, for a
+    model and adapter. What follows it stays each tenant's own.
+    """
+    ListPublicPrefixes: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPublicPrefixesRequest, _admin_pb2.ListPublicPrefixesResponse]  # type: ignore[assignment]
+    DeletePublicPrefix: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePublicPrefixRequest, _admin_pb2.DeletePublicPrefixResponse]  # type: ignore[assignment]
+    """From now on nobody finds the prefix's KV; it is purged from all tiers."""
     InvalidateCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.InvalidateCacheRequest, _admin_pb2.InvalidateCacheResponse]  # type: ignore[assignment]
     """Bumps the cache version of a tenant, or of one adapter of a tenant: from
     now on its requests find nothing that was cached before.
     """
+    GetCacheStats: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetCacheStatsRequest, _admin_pb2.GetCacheStatsResponse]  # type: ignore[assignment]
+    """What the workers hold, by tier, and of which tenants."""
+    GetUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """Exact, by day, model and adapter."""
+    ListAuditEntries: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditEntriesRequest, _admin_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
+    """Calls of this service that changed something or were refused, newest first."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations for the operator of a deployment. Authenticate with the metadata
     entry `authorization: Bearer ADMIN_TOKEN`; tenants' API keys do not work
-    here, and the admin token does not work for inference.
+    here, and the admin token does not work for inference. Every call is kept in
+    the audit log, see ListAuditEntries.
+
+    Calls that create something take a `request_id`: repeating one with the same
+    content within a day changes nothing and gets the first answer again, with
+    other content it is refused with ALREADY_EXISTS. At most 128 printable
+    characters; empty: no protection against repetition.
     """
 
     @_abc_1.abstractmethod
@@ -102,13 +214,51 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ListTenantsResponse, _abc.Awaitable[_admin_pb2.ListTenantsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def UpdateTenant(
+        self,
+        request: _admin_pb2.UpdateTenantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdateTenantResponse, _abc.Awaitable[_admin_pb2.UpdateTenantResponse]]:
+        """Changes the fields that the mask names. It holds for the next request; what
+        runs goes on as it was admitted.
+        """
+
+    @_abc_1.abstractmethod
+    def SuspendTenant(
+        self,
+        request: _admin_pb2.SuspendTenantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SuspendTenantResponse, _abc.Awaitable[_admin_pb2.SuspendTenantResponse]]:
+        """Refuses the tenant's requests from now on and ends those that run, on all
+        gateways, within a second.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeTenant(
+        self,
+        request: _admin_pb2.ResumeTenantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResumeTenantResponse, _abc.Awaitable[_admin_pb2.ResumeTenantResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteTenant(
+        self,
+        request: _admin_pb2.DeleteTenantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteTenantResponse, _abc.Awaitable[_admin_pb2.DeleteTenantResponse]]:
+        """Removes the tenant with its keys and its usage, ends what it has running,
+        and purges its KV from all tiers. A tenant made later under the same id
+        finds nothing of it.
+        """
+
+    @_abc_1.abstractmethod
     def CreateApiKey(
         self,
         request: _admin_pb2.CreateApiKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.CreateApiKeyResponse, _abc.Awaitable[_admin_pb2.CreateApiKeyResponse]]:
-        """The answer holds the key itself, for the only time: the store keeps a
-        hash.
+        """The answer holds the key itself: the store keeps a hash. It can be had
+        again only by repeating the call with its request_id.
         """
 
     @_abc_1.abstractmethod
@@ -119,12 +269,99 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ListApiKeysResponse, _abc.Awaitable[_admin_pb2.ListApiKeysResponse]]: ...
 
     @_abc_1.abstractmethod
+    def RotateApiKey(
+        self,
+        request: _admin_pb2.RotateApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RotateApiKeyResponse, _abc.Awaitable[_admin_pb2.RotateApiKeyResponse]]:
+        """Makes a new key with everything the old one may do, and lets the old one
+        expire after the overlap.
+        """
+
+    @_abc_1.abstractmethod
     def RevokeApiKey(
         self,
         request: _admin_pb2.RevokeApiKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeApiKeyResponse, _abc.Awaitable[_admin_pb2.RevokeApiKeyResponse]]:
-        """Requests with the key are refused from the moment this returns."""
+        """Requests with the key are refused from the moment this returns. Those that
+        run with it end within a second.
+        """
+
+    @_abc_1.abstractmethod
+    def RegisterAdapter(
+        self,
+        request: _admin_pb2.RegisterAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RegisterAdapterResponse, _abc.Awaitable[_admin_pb2.RegisterAdapterResponse]]:
+        """Has the workers of a model load a LoRA adapter, now and whenever one
+        starts. Under a name that the same tenants have already the new weights
+        take the share of traffic that the request asks for, beside the old ones.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRegisteredAdapter(
+        self,
+        request: _admin_pb2.GetRegisteredAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetRegisteredAdapterResponse, _abc.Awaitable[_admin_pb2.GetRegisteredAdapterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRegisteredAdapters(
+        self,
+        request: _admin_pb2.ListRegisteredAdaptersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRegisteredAdaptersResponse, _abc.Awaitable[_admin_pb2.ListRegisteredAdaptersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SplitAdapterTraffic(
+        self,
+        request: _admin_pb2.SplitAdapterTrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SplitAdapterTrafficResponse, _abc.Awaitable[_admin_pb2.SplitAdapterTrafficResponse]]:
+        """Divides an adapter's traffic anew between the two revisions that it has.
+        With 100 percent for one the other is taken from the workers.
+        """
+
+    @_abc_1.abstractmethod
+    def RollBackAdapter(
+        self,
+        request: _admin_pb2.RollBackAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RollBackAdapterResponse, _abc.Awaitable[_admin_pb2.RollBackAdapterResponse]]:
+        """Gives all traffic to the revision that had it before the last one came."""
+
+    @_abc_1.abstractmethod
+    def UnregisterAdapter(
+        self,
+        request: _admin_pb2.UnregisterAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UnregisterAdapterResponse, _abc.Awaitable[_admin_pb2.UnregisterAdapterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreatePublicPrefix(
+        self,
+        request: _admin_pb2.CreatePublicPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CreatePublicPrefixResponse, _abc.Awaitable[_admin_pb2.CreatePublicPrefixResponse]]:
+        """Lets all tenants share the KV of a prefix, such as a system prompt, for a
+        model and adapter. What follows it stays each tenant's own.
+        """
+
+    @_abc_1.abstractmethod
+    def ListPublicPrefixes(
+        self,
+        request: _admin_pb2.ListPublicPrefixesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPublicPrefixesResponse, _abc.Awaitable[_admin_pb2.ListPublicPrefixesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePublicPrefix(
+        self,
+        request: _admin_pb2.DeletePublicPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePublicPrefixResponse, _abc.Awaitable[_admin_pb2.DeletePublicPrefixResponse]]:
+        """From now on nobody finds the prefix's KV; it is purged from all tiers."""
 
     @_abc_1.abstractmethod
     def InvalidateCache(
@@ -135,5 +372,29 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Bumps the cache version of a tenant, or of one adapter of a tenant: from
         now on its requests find nothing that was cached before.
         """
+
+    @_abc_1.abstractmethod
+    def GetCacheStats(
+        self,
+        request: _admin_pb2.GetCacheStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetCacheStatsResponse, _abc.Awaitable[_admin_pb2.GetCacheStatsResponse]]:
+        """What the workers hold, by tier, and of which tenants."""
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _admin_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetUsageResponse, _abc.Awaitable[_admin_pb2.GetUsageResponse]]:
+        """Exact, by day, model and adapter."""
+
+    @_abc_1.abstractmethod
+    def ListAuditEntries(
+        self,
+        request: _admin_pb2.ListAuditEntriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAuditEntriesResponse, _abc.Awaitable[_admin_pb2.ListAuditEntriesResponse]]:
+        """Calls of this service that changed something or were refused, newest first."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

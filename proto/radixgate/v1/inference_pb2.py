@@ -24,47 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cradixgate/v1/inference.proto\x12\x0cradixgate.v1\"\x98\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.radixgate.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x05 \x01(\x0b\x32\x19.radixgate.v1.TokenPromptH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.radixgate.v1.SamplingParams\x12\r\n\x05scope\x18\x07 \x01(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x11\n\textra_key\x18\x0f \x01(\x0c\x42\x08\n\x06prompt\"9\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.radixgate.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xca\x05\n\x0eSamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x08\x88\x01\x01\x12\x11\n\x04seed\x18\t \x01(\x04H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\n \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\x05\x12\x17\n\nignore_eos\x18\x0c \x01(\x08H\n\x88\x01\x01\x12\x1b\n\x0emin_new_tokens\x18\r \x01(\x05H\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\x05H\x0c\x88\x01\x01\x12\x0e\n\x01n\x18\x0f \x01(\x05H\r\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\x05H\x0e\x88\x01\x01\x12\x15\n\x0bjson_schema\x18\x11 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x12 \x01(\tH\x00\x12&\n\x06\x63hoice\x18\x13 \x01(\x0b\x32\x14.radixgate.v1.ChoiceH\x00\x42\x0c\n\nconstraintB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x11\n\x0f_min_new_tokensB\x0b\n\t_logprobsB\x04\n\x02_nB\x12\n\x10_prompt_logprobs\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"\x92\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\x12\x31\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1a.radixgate.v1.FinishReason\x12\"\n\x05usage\x18\x06 \x01(\x0b\x32\x13.radixgate.v1.Usage\x12\r\n\x05index\x18\x07 \x01(\x05\x12\x34\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12%\n\x03top\x18\x02 \x03(\x0b\x32\x18.radixgate.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\x85\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12*\n\x06\x63\x61\x63hed\x18\x03 \x01(\x0b\x32\x1a.radixgate.v1.CachedTokens\x12\x1e\n\x16\x63omputed_prompt_tokens\x18\x04 \x01(\x05\"=\n\x0c\x43\x61\x63hedTokens\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\x05\x12\x0f\n\x07storage\x18\x03 \x01(\x05\"\x94\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x18.radixgate.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.radixgate.v1.TokenPromptH\x00\x42\x08\n\x06prompt\"<\n\x13\x43ountTokensResponse\x12\x12\n\nnum_tokens\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x13\n\x11ListModelsRequest\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.radixgate.v1.Model\"?\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x64\x61pters\x18\x03 \x03(\t*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x84\x02\n\x10InferenceService\x12K\n\x08Generate\x12\x1d.radixgate.v1.GenerateRequest\x1a\x1e.radixgate.v1.GenerateResponse0\x01\x12R\n\x0b\x43ountTokens\x12 .radixgate.v1.CountTokensRequest\x1a!.radixgate.v1.CountTokensResponse\x12O\n\nListModels\x12\x1f.radixgate.v1.ListModelsRequest\x1a .radixgate.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cradixgate/v1/inference.proto\x12\x0cradixgate.v1\"\xbc\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.radixgate.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x05 \x01(\x0b\x32\x19.radixgate.v1.TokenPromptH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.radixgate.v1.SamplingParams\x12\r\n\x05scope\x18\x07 \x01(\t\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x15\n\x08priority\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x11\n\textra_key\x18\x0f \x01(\x0c\x42\x08\n\x06promptB\x0b\n\t_priority\"9\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.radixgate.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xca\x05\n\x0eSamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x08\x88\x01\x01\x12\x11\n\x04seed\x18\t \x01(\x04H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\n \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\x05\x12\x17\n\nignore_eos\x18\x0c \x01(\x08H\n\x88\x01\x01\x12\x1b\n\x0emin_new_tokens\x18\r \x01(\x05H\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\x05H\x0c\x88\x01\x01\x12\x0e\n\x01n\x18\x0f \x01(\x05H\r\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\x05H\x0e\x88\x01\x01\x12\x15\n\x0bjson_schema\x18\x11 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x12 \x01(\tH\x00\x12&\n\x06\x63hoice\x18\x13 \x01(\x0b\x32\x14.radixgate.v1.ChoiceH\x00\x42\x0c\n\nconstraintB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x11\n\x0f_min_new_tokensB\x0b\n\t_logprobsB\x04\n\x02_nB\x12\n\x10_prompt_logprobs\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"\x92\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\x12\x31\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1a.radixgate.v1.FinishReason\x12\"\n\x05usage\x18\x06 \x01(\x0b\x32\x13.radixgate.v1.Usage\x12\r\n\x05index\x18\x07 \x01(\x05\x12\x34\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12%\n\x03top\x18\x02 \x03(\x0b\x32\x18.radixgate.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xc1\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12*\n\x06\x63\x61\x63hed\x18\x03 \x01(\x0b\x32\x1a.radixgate.v1.CachedTokens\x12\x1e\n\x16\x63omputed_prompt_tokens\x18\x04 \x01(\x05\x12\x1c\n\x14public_prefix_tokens\x18\x05 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_public_tokens\x18\x06 \x01(\x05\"=\n\x0c\x43\x61\x63hedTokens\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\x05\x12\x0f\n\x07storage\x18\x03 \x01(\x05\"\x94\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x18.radixgate.v1.ChatPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.radixgate.v1.TokenPromptH\x00\x42\x08\n\x06prompt\"<\n\x13\x43ountTokensResponse\x12\x12\n\nnum_tokens\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x13\n\x11ListModelsRequest\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.radixgate.v1.Model\"?\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x64\x61pters\x18\x03 \x03(\t*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x84\x02\n\x10InferenceService\x12K\n\x08Generate\x12\x1d.radixgate.v1.GenerateRequest\x1a\x1e.radixgate.v1.GenerateResponse0\x01\x12R\n\x0b\x43ountTokens\x12 .radixgate.v1.CountTokensRequest\x1a!.radixgate.v1.CountTokensResponse\x12O\n\nListModels\x12\x1f.radixgate.v1.ListModelsRequest\x1a .radixgate.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'radixgate.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2166
-  _globals['_FINISHREASON']._serialized_end=2261
+  _globals['_FINISHREASON']._serialized_start=2262
+  _globals['_FINISHREASON']._serialized_end=2357
   _globals['_GENERATEREQUEST']._serialized_start=47
-  _globals['_GENERATEREQUEST']._serialized_end=327
-  _globals['_CHATPROMPT']._serialized_start=329
-  _globals['_CHATPROMPT']._serialized_end=386
-  _globals['_CHATMESSAGE']._serialized_start=388
-  _globals['_CHATMESSAGE']._serialized_end=432
-  _globals['_TOKENPROMPT']._serialized_start=434
-  _globals['_TOKENPROMPT']._serialized_end=466
-  _globals['_SAMPLINGPARAMS']._serialized_start=469
-  _globals['_SAMPLINGPARAMS']._serialized_end=1183
-  _globals['_CHOICE']._serialized_start=1185
-  _globals['_CHOICE']._serialized_end=1208
-  _globals['_GENERATERESPONSE']._serialized_start=1211
-  _globals['_GENERATERESPONSE']._serialized_end=1485
-  _globals['_TOKENLOGPROBS']._serialized_start=1487
-  _globals['_TOKENLOGPROBS']._serialized_end=1558
-  _globals['_TOPLOGPROB']._serialized_start=1560
-  _globals['_TOPLOGPROB']._serialized_end=1607
-  _globals['_USAGE']._serialized_start=1610
-  _globals['_USAGE']._serialized_end=1743
-  _globals['_CACHEDTOKENS']._serialized_start=1745
-  _globals['_CACHEDTOKENS']._serialized_end=1806
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=1809
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=1957
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=1959
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=2019
-  _globals['_LISTMODELSREQUEST']._serialized_start=2021
-  _globals['_LISTMODELSREQUEST']._serialized_end=2040
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2042
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2099
-  _globals['_MODEL']._serialized_start=2101
-  _globals['_MODEL']._serialized_end=2164
-  _globals['_INFERENCESERVICE']._serialized_start=2264
-  _globals['_INFERENCESERVICE']._serialized_end=2524
+  _globals['_GENERATEREQUEST']._serialized_end=363
+  _globals['_CHATPROMPT']._serialized_start=365
+  _globals['_CHATPROMPT']._serialized_end=422
+  _globals['_CHATMESSAGE']._serialized_start=424
+  _globals['_CHATMESSAGE']._serialized_end=468
+  _globals['_TOKENPROMPT']._serialized_start=470
+  _globals['_TOKENPROMPT']._serialized_end=502
+  _globals['_SAMPLINGPARAMS']._serialized_start=505
+  _globals['_SAMPLINGPARAMS']._serialized_end=1219
+  _globals['_CHOICE']._serialized_start=1221
+  _globals['_CHOICE']._serialized_end=1244
+  _globals['_GENERATERESPONSE']._serialized_start=1247
+  _globals['_GENERATERESPONSE']._serialized_end=1521
+  _globals['_TOKENLOGPROBS']._serialized_start=1523
+  _globals['_TOKENLOGPROBS']._serialized_end=1594
+  _globals['_TOPLOGPROB']._serialized_start=1596
+  _globals['_TOPLOGPROB']._serialized_end=1643
+  _globals['_USAGE']._serialized_start=1646
+  _globals['_USAGE']._serialized_end=1839
+  _globals['_CACHEDTOKENS']._serialized_start=1841
+  _globals['_CACHEDTOKENS']._serialized_end=1902
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=1905
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=2053
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=2055
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=2115
+  _globals['_LISTMODELSREQUEST']._serialized_start=2117
+  _globals['_LISTMODELSREQUEST']._serialized_end=2136
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2138
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2195
+  _globals['_MODEL']._serialized_start=2197
+  _globals['_MODEL']._serialized_end=2260
+  _globals['_INFERENCESERVICE']._serialized_start=2360
+  _globals['_INFERENCESERVICE']._serialized_end=2620
 # @@protoc_insertion_point(module_scope)

@@ -56,6 +56,7 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     EXTRA_KEY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
@@ -76,6 +77,10 @@ class GenerateRequest(_message.Message):
     request_id: _builtins.str
     """Echoed in every response and in logs; the gateway makes one up when it
     is empty. At most 128 characters.
+    """
+    priority: _builtins.int
+    """Larger goes first where the workers' order looks at it. At most what the
+    tenant's policy allows, which is also the default. At least -100.
     """
     tenant: _builtins.str
     """Identity comes from the credential. Any value in the next two fields is
@@ -104,15 +109,21 @@ class GenerateRequest(_message.Message):
         sampling: Global___SamplingParams | None = ...,
         scope: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
         tenant: _builtins.str = ...,
         extra_key: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "chat", b"chat", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "chat", b"chat", "extra_key", b"extra_key", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "scope", b"scope", "tenant", b"tenant", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "adapter", b"adapter", "chat", b"chat", "extra_key", b"extra_key", "model", b"model", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "scope", b"scope", "tenant", b"tenant", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "tokens"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
@@ -514,11 +525,17 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_FIELD_NUMBER: _builtins.int
     COMPUTED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PUBLIC_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_PUBLIC_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Once, however many completions there are."""
     completion_tokens: _builtins.int
     """Of all completions together."""
     computed_prompt_tokens: _builtins.int
+    public_prefix_tokens: _builtins.int
+    """Of the prompt tokens, those of a public prefix."""
+    cached_public_tokens: _builtins.int
+    """Of the cached tokens, those of a public prefix."""
     @_builtins.property
     def cached(self) -> Global___CachedTokens: ...
     def __init__(
@@ -528,10 +545,12 @@ class Usage(_message.Message):
         completion_tokens: _builtins.int = ...,
         cached: Global___CachedTokens | None = ...,
         computed_prompt_tokens: _builtins.int = ...,
+        public_prefix_tokens: _builtins.int = ...,
+        cached_public_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "completion_tokens", b"completion_tokens", "computed_prompt_tokens", b"computed_prompt_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "cached_public_tokens", b"cached_public_tokens", "completion_tokens", b"completion_tokens", "computed_prompt_tokens", b"computed_prompt_tokens", "prompt_tokens", b"prompt_tokens", "public_prefix_tokens", b"public_prefix_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

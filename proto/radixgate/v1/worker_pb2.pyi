@@ -185,6 +185,7 @@ class Submit(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    CACHE_FLOOR_TOKENS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Chosen by the gateway, unique on its stream."""
     request_id: _builtins.str
@@ -201,6 +202,11 @@ class Submit(_message.Message):
     weight: _builtins.float
     """The tenant's share against other tenants of the same priority, 0.001 to
     1000. 0: 1.
+    """
+    cache_floor_tokens: _builtins.int
+    """Slots of the device pool, and of the host pool, that other tenants' traffic
+    cannot take from this tenant. The latest submit of a tenant says it. 0: as
+    the worker is configured.
     """
     @_builtins.property
     def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptSegment]:
@@ -225,10 +231,11 @@ class Submit(_message.Message):
         timeout_ms: _builtins.int = ...,
         priority: _builtins.int = ...,
         weight: _builtins.float = ...,
+        cache_floor_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "cache_floor_tokens", b"cache_floor_tokens", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -398,12 +405,15 @@ class LoadAdapterRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Lower-case letters, digits, `-`, `_` and `.`; 1 to 64 characters."""
     path: _builtins.str
     """The folder with adapter_config.json and adapter_model.safetensors, on the
     worker's machine.
     """
+    beside: _builtins.bool
+    """Keep what the name has already: requests choose by revision."""
     @_builtins.property
     def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tenants that may use it; none named: all."""
@@ -414,10 +424,11 @@ class LoadAdapterRequest(_message.Message):
         name: _builtins.str = ...,
         path: _builtins.str = ...,
         tenants: _abc.Iterable[_builtins.str] | None = ...,
+        beside: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "path", b"path", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside", b"beside", "name", b"name", "path", b"path", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,6 +545,150 @@ class ListAdaptersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAdaptersResponse: _TypeAlias = ListAdaptersResponse  # noqa: Y015
+
+@_typing.final
+class DropCacheRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheNamespace]:
+        """At most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        namespaces: _abc.Iterable[Global___CacheNamespace] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropCacheRequest: _TypeAlias = DropCacheRequest  # noqa: Y015
+
+@_typing.final
+class CacheNamespace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTRA_KEY_FIELD_NUMBER: _builtins.int
+    ADAPTER_REVISION_FIELD_NUMBER: _builtins.int
+    extra_key: _builtins.bytes
+    """16-byte digest of the extra key."""
+    adapter_revision: _builtins.str
+    def __init__(
+        self,
+        *,
+        extra_key: _builtins.bytes = ...,
+        adapter_revision: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_revision", b"adapter_revision", "extra_key", b"extra_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheNamespace: _TypeAlias = CacheNamespace  # noqa: Y015
+
+@_typing.final
+class DropCacheResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    device_tokens: _builtins.int
+    """Freed at once. What sequences use follows when they end."""
+    host_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "host_tokens", b"host_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropCacheResponse: _TypeAlias = DropCacheResponse  # noqa: Y015
+
+@_typing.final
+class DescribeCacheRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCacheRequest: _TypeAlias = DescribeCacheRequest  # noqa: Y015
+
+@_typing.final
+class DescribeCacheResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_SLOTS_FIELD_NUMBER: _builtins.int
+    DEVICE_FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_FREE_SLOTS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    device_slots: _builtins.int
+    device_free_slots: _builtins.int
+    host_slots: _builtins.int
+    host_free_slots: _builtins.int
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantCache]: ...
+    def __init__(
+        self,
+        *,
+        device_slots: _builtins.int = ...,
+        device_free_slots: _builtins.int = ...,
+        host_slots: _builtins.int = ...,
+        host_free_slots: _builtins.int = ...,
+        tenants: _abc.Iterable[Global___TenantCache] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_free_slots", b"device_free_slots", "device_slots", b"device_slots", "host_free_slots", b"host_free_slots", "host_slots", b"host_slots", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCacheResponse: _TypeAlias = DescribeCacheResponse  # noqa: Y015
+
+@_typing.final
+class TenantCache(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Empty: namespaces that several tenants use, as public prefixes are."""
+    device_tokens: _builtins.int
+    host_tokens: _builtins.int
+    namespaces: _builtins.int
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+        namespaces: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "host_tokens", b"host_tokens", "namespaces", b"namespaces", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantCache: _TypeAlias = TenantCache  # noqa: Y015
 
 @_typing.final
 class SequenceOutput(_message.Message):

@@ -61,6 +61,16 @@ class WorkerServiceStub:
                 request_serializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.SerializeToString,
                 response_deserializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.FromString,
                 _registered_method=True)
+        self.DropCache = channel.unary_unary(
+                '/radixgate.v1.WorkerService/DropCache',
+                request_serializer=radixgate_dot_v1_dot_worker__pb2.DropCacheRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_worker__pb2.DropCacheResponse.FromString,
+                _registered_method=True)
+        self.DescribeCache = channel.unary_unary(
+                '/radixgate.v1.WorkerService/DescribeCache',
+                request_serializer=radixgate_dot_v1_dot_worker__pb2.DescribeCacheRequest.SerializeToString,
+                response_deserializer=radixgate_dot_v1_dot_worker__pb2.DescribeCacheResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -109,6 +119,21 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropCache(self, request, context):
+        """Frees what namespaces have cached, on device and host and in storage.
+        Sequences that use some of it go on undisturbed; it is freed behind them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeCache(self, request, context):
+        """What lies in this worker's pools, and of which tenants.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -136,6 +161,16 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ListAdapters,
                     request_deserializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.FromString,
                     response_serializer=radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.SerializeToString,
+            ),
+            'DropCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropCache,
+                    request_deserializer=radixgate_dot_v1_dot_worker__pb2.DropCacheRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_worker__pb2.DropCacheResponse.SerializeToString,
+            ),
+            'DescribeCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCache,
+                    request_deserializer=radixgate_dot_v1_dot_worker__pb2.DescribeCacheRequest.FromString,
+                    response_serializer=radixgate_dot_v1_dot_worker__pb2.DescribeCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -275,6 +310,60 @@ class WorkerService:
             '/radixgate.v1.WorkerService/ListAdapters',
             radixgate_dot_v1_dot_worker__pb2.ListAdaptersRequest.SerializeToString,
             radixgate_dot_v1_dot_worker__pb2.ListAdaptersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.WorkerService/DropCache',
+            radixgate_dot_v1_dot_worker__pb2.DropCacheRequest.SerializeToString,
+            radixgate_dot_v1_dot_worker__pb2.DropCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/radixgate.v1.WorkerService/DescribeCache',
+            radixgate_dot_v1_dot_worker__pb2.DescribeCacheRequest.SerializeToString,
+            radixgate_dot_v1_dot_worker__pb2.DescribeCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

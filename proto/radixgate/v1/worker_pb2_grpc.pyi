@@ -55,6 +55,12 @@ class WorkerServiceStub:
     those that use it have ended, and what was cached for it is dropped.
     """
     ListAdapters: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]
+    DropCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DropCacheRequest, _worker_pb2.DropCacheResponse]
+    """Frees what namespaces have cached, on device and host and in storage.
+    Sequences that use some of it go on undisturbed; it is freed behind them.
+    """
+    DescribeCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DescribeCacheRequest, _worker_pb2.DescribeCacheResponse]
+    """What lies in this worker's pools, and of which tenants."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -83,6 +89,12 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     those that use it have ended, and what was cached for it is dropped.
     """
     ListAdapters: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]  # type: ignore[assignment]
+    DropCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.DropCacheRequest, _worker_pb2.DropCacheResponse]  # type: ignore[assignment]
+    """Frees what namespaces have cached, on device and host and in storage.
+    Sequences that use some of it go on undisturbed; it is freed behind them.
+    """
+    DescribeCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.DescribeCacheRequest, _worker_pb2.DescribeCacheResponse]  # type: ignore[assignment]
+    """What lies in this worker's pools, and of which tenants."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Private: between gateways and workers. Not authenticated by API keys; keep
@@ -138,5 +150,23 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_pb2.ListAdaptersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ListAdaptersResponse, _abc.Awaitable[_worker_pb2.ListAdaptersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DropCache(
+        self,
+        request: _worker_pb2.DropCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.DropCacheResponse, _abc.Awaitable[_worker_pb2.DropCacheResponse]]:
+        """Frees what namespaces have cached, on device and host and in storage.
+        Sequences that use some of it go on undisturbed; it is freed behind them.
+        """
+
+    @_abc_1.abstractmethod
+    def DescribeCache(
+        self,
+        request: _worker_pb2.DescribeCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.DescribeCacheResponse, _abc.Awaitable[_worker_pb2.DescribeCacheResponse]]:
+        """What lies in this worker's pools, and of which tenants."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,13 +9,16 @@ from structlog.testing import capture_logs
 
 from gateway.config import GatewayLimits
 from gateway.errors import DeadlineExceededError
+from gateway.identity.callers import Caller, Credentials
+from gateway.identity.stores import Tenant
+from gateway.policy import Terms
 from gateway.rpc.boundary import Boundary
 from tests.fakes.gateway_stack import RecordingObserver
 
 
 class Anybody:
-    async def authenticate(self, authorization: str | None) -> str:
-        return "acme"
+    async def authenticate(self, credentials: Credentials, arrived_at: float) -> Caller:
+        return Caller(Tenant("acme", "", 1.0, 1000), Terms(), "key 1", arrived_at)
 
 
 class GoneClient:
@@ -26,6 +29,9 @@ class GoneClient:
 
     def invocation_metadata(self) -> tuple[()]:
         return ()
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
 
     def time_remaining(self) -> float | None:
         return self._remaining_s

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.config import GatewayLimits
-from gateway.rpc.validation import check_generate
+from gateway.serving.validation import check_generate
 from radixgate.v1 import inference_pb2
 
 LIMITS = GatewayLimits()

@@ -5,54 +5,97 @@ from collections.abc import Sequence
 
 from gateway.config import GatewayLimits
 from gateway.dispatch.catalogue import ServedModel
-from gateway.dispatch.fleet import Fleet, Generation
+from gateway.dispatch.fleet import Fleet, Generation, Segment
 from gateway.errors import InvalidRequestError, NotFoundError, Violation
-from gateway.identity.adapters import AdapterDirectory
+from gateway.identity.adapters import Adapter, AdapterDirectory
+from gateway.identity.callers import Caller
 from gateway.identity.extra_keys import ExtraKeys
-from gateway.rpc.prompts import encode_prompt, prompt_field
-from gateway.rpc.validation import check_generate
+from gateway.serving.ports import PublicPrefixes
+from gateway.serving.prompts import encode_prompt, prompt_field
+from gateway.serving.validation import check_generate, check_priority
 from radixgate.v1 import inference_pb2
 
 
 class Preparation:
     """Prepares Generate requests."""
 
-    def __init__(self, fleet: Fleet, adapters: AdapterDirectory, extra_keys: ExtraKeys, limits: GatewayLimits) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        adapters: AdapterDirectory,
+        prefixes: PublicPrefixes,
+        extra_keys: ExtraKeys,
+        limits: GatewayLimits,
+    ) -> None:
         self._fleet = fleet
         self._adapters = adapters
+        self._prefixes = prefixes
         self._extra_keys = extra_keys
         self._limits = limits
 
+    def model(self, caller: Caller, name: str) -> ServedModel:
+        """Return the model that the caller means. Raises NotFoundError, also for one that it may not use."""
+        if name and not caller.may_use_model(name):
+            raise NotFoundError("model", name)
+        return self._fleet.model(name, caller.may_use_model)
+
     async def prepare(
-        self, tenant_id: str, request_id: str, request: inference_pb2.GenerateRequest
+        self, caller: Caller, request_id: str, request: inference_pb2.GenerateRequest
     ) -> tuple[ServedModel, Generation]:
         """Raises NotFoundError, UnavailableError, or InvalidRequestError with all violations at once."""
-        model = self._fleet.model(request.model)
-        adapter = None
-        if request.adapter:
-            adapter = await self._adapters.find(tenant_id, model.name, request.adapter)
-            if adapter is None:
-                raise NotFoundError("adapter", request.adapter)
-        violations = check_generate(request, self._limits, model.vocab_size)
+        model = self.model(caller, request.model)
+        adapter = await self._adapter(caller, model, request, request_id)
+        violations = [
+            *check_generate(request, self._limits, model.vocab_size),
+            *check_priority(request, caller.terms.priority),
+        ]
         token_ids: Sequence[int] = ()
         try:
-            token_ids = await encode_prompt(request, tenant_id, model, self._limits, self._room(model))
+            token_ids = await encode_prompt(request, caller.tenant_id, model, self._limits, self._room(model))
         except InvalidRequestError as error:
             violations.extend(error.violations)
         else:
             violations.extend(self._check_room(request, len(token_ids), model))
         if violations:
             raise InvalidRequestError(violations)
+        terms = caller.terms
         generation = Generation(
             request_id=request_id,
-            tenant=tenant_id,
+            tenant=caller.tenant_id,
             adapter=request.adapter,
             adapter_revision=adapter.revision if adapter else "",
-            extra_key=await self._extra_keys.digest(tenant_id, adapter, request.scope),
-            token_ids=token_ids,
+            prompt=await self._segments(caller, model, adapter, token_ids, request.scope),
             sampling=_filled_in(request.sampling, self._room(model) - len(token_ids)),
+            priority=request.priority if request.HasField("priority") else terms.priority,
+            weight=terms.weight,
+            cache_floor_tokens=terms.cache_floor_tokens,
         )
         return model, generation
+
+    async def _adapter(
+        self, caller: Caller, model: ServedModel, request: inference_pb2.GenerateRequest, request_id: str
+    ) -> Adapter | None:
+        if not request.adapter:
+            return None
+        if not caller.may_use_adapter(request.adapter):
+            raise NotFoundError("adapter", request.adapter)
+        affinity = request.scope or request_id  # what belongs together stays with the same weights
+        adapter = await self._adapters.find(caller.tenant_id, model.name, request.adapter, affinity)
+        if adapter is None:
+            raise NotFoundError("adapter", request.adapter)
+        return adapter
+
+    async def _segments(
+        self, caller: Caller, model: ServedModel, adapter: Adapter | None, token_ids: Sequence[int], scope: str
+    ) -> tuple[Segment, ...]:
+        """Return the prompt, cut at the barrier behind a public prefix if it begins with one."""
+        own = await self._extra_keys.of_tenant(caller.tenant, adapter, scope)
+        prefix = self._prefixes.longest(model.name, adapter.name if adapter else "", token_ids)
+        if prefix is None:
+            return (Segment(own, token_ids),)
+        public = await self._extra_keys.of_public_prefix(prefix.prefix_id, prefix.version, adapter)
+        barrier = prefix.num_tokens
+        return (Segment(public, token_ids[:barrier]), Segment(own, token_ids[barrier:]))
 
     def _room(self, model: ServedModel) -> int:
         """The most tokens that prompt and completion can have together."""

@@ -10,6 +10,7 @@ import structlog
 from gateway.dispatch.fleet import Generation
 from gateway.dispatch.stream import Delta, TokenStream
 from gateway.errors import InternalError
+from gateway.quota.accounts import Account
 from radixgate.v1 import inference_pb2, worker_pb2
 
 _log = structlog.get_logger(__name__)
@@ -49,15 +50,15 @@ async def relay(
         delta = await stream.take()
         message = delta.message
         message.request_id = generation.request_id
-        report.completion_tokens += delta.num_tokens
+        report.account.completion_tokens += delta.num_tokens
         if delta.admission is not None and usage is None:
-            usage = _usage(delta.admission, len(generation.token_ids))
+            usage = _usage(delta.admission, generation)
             report.admitted(usage)
         unfinished -= delta.finished
         if not unfinished:
             if usage is None:
                 raise InternalError("the worker finished a request that it never admitted", reason="WORKER_FAILED")
-            usage.completion_tokens = report.completion_tokens
+            usage.completion_tokens = report.account.completion_tokens
             message.usage.CopyFrom(usage)
         if delta.finished or message.token_ids or message.text or message.prompt_logprobs:
             await write(message)
@@ -65,25 +66,30 @@ async def relay(
     report.finished()
 
 
-def _usage(admission: worker_pb2.Admission, prompt_tokens: int) -> inference_pb2.Usage:
+def _usage(admission: worker_pb2.Admission, generation: Generation) -> inference_pb2.Usage:
     """Return the prompt's part of the usage. Accounts that do not add up are a fault of the worker, not a rounding."""
-    cached = admission.cached
+    cached, prompt_tokens = admission.cached, generation.prompt_tokens
     tiers = (cached.device, cached.host, cached.storage)
     if admission.prompt_tokens != prompt_tokens or min(tiers) < 0 or sum(tiers) > prompt_tokens:
         raise InternalError("the worker's account of the prompt does not add up", reason="WORKER_FAILED")
     return inference_pb2.Usage(
-        prompt_tokens=prompt_tokens, cached=cached, computed_prompt_tokens=prompt_tokens - sum(tiers)
+        prompt_tokens=prompt_tokens,
+        cached=cached,
+        computed_prompt_tokens=prompt_tokens - sum(tiers),
+        public_prefix_tokens=generation.public_tokens,
+        cached_public_tokens=min(sum(tiers), generation.public_tokens),  # cached tokens are the leading ones
     )
 
 
 class StreamReport:
     """Tells the observer and the log about one stream. A context from submit to whatever end it comes to."""
 
-    def __init__(self, observer: StreamObserver, generation: Generation, model: str, arrived_at: float) -> None:
-        self.completion_tokens = 0
+    def __init__(self, observer: StreamObserver, generation: Generation, account: Account, arrived_at: float) -> None:
+        """`account` knows the model; what the request uses is written to it."""
+        self.account = account
         self._observer = observer
         self._generation = generation
-        self._model = model
+        self._model = account.model
         self._arrived_at = arrived_at
         self._last_sent_at: float | None = None
 
@@ -101,14 +107,22 @@ class StreamReport:
             tenant=request.tenant,
             model=self._model,
             adapter=request.adapter,
-            prompt_tokens=len(request.token_ids),
-            completion_tokens=self.completion_tokens,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=self.account.completion_tokens,
             seconds=round(time.monotonic() - self._arrived_at, 4),
             end="finished" if kind is None else kind.__name__,
         )
 
     def admitted(self, usage: inference_pb2.Usage) -> None:
         request, cached = self._generation, usage.cached
+        account = self.account
+        account.admitted = True
+        account.prompt_tokens = usage.prompt_tokens
+        account.cached_device_tokens = cached.device
+        account.cached_host_tokens = cached.host
+        account.cached_storage_tokens = cached.storage
+        account.public_prefix_tokens = usage.public_prefix_tokens
+        account.cached_public_tokens = usage.cached_public_tokens
         tiers = (cached.device, cached.host, cached.storage)
         self._observer.admitted(request.tenant, self._model, request.adapter, usage.prompt_tokens, *tiers)
 
@@ -124,4 +138,6 @@ class StreamReport:
 
     def finished(self) -> None:
         request, seconds = self._generation, time.monotonic() - self._arrived_at
-        self._observer.stream_finished(request.tenant, self._model, request.adapter, self.completion_tokens, seconds)
+        self._observer.stream_finished(
+            request.tenant, self._model, request.adapter, self.account.completion_tokens, seconds
+        )

@@ -6,6 +6,7 @@ import numpy as np
 
 from gateway.config import GatewayLimits
 from gateway.errors import Violation
+from gateway.policy import MIN_PRIORITY
 from radixgate.v1 import inference_pb2
 
 # The field is a 32-bit float, whose nearest value to 0.01 lies a little below it.
@@ -24,6 +25,12 @@ def check_generate(request: inference_pb2.GenerateRequest, limits: GatewayLimits
         *_check_stops(request.sampling, limits, vocab_size),
         *_check_constraint(request.sampling, limits),
     ]
+
+
+def check_priority(request: inference_pb2.GenerateRequest, highest: int) -> Iterator[Violation]:
+    """Yield what is wrong with the priority, for a tenant whose requests may have `highest` at most."""
+    if request.HasField("priority") and not MIN_PRIORITY <= request.priority <= highest:
+        yield Violation("priority", f"is {request.priority}; must be {MIN_PRIORITY} to {highest}, the tenant's own")
 
 
 def _check_identity(request: inference_pb2.GenerateRequest) -> Iterator[Violation]:

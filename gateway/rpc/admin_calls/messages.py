@@ -1,0 +1,56 @@
+"""What the rooms share: bounds of names, refusals, times, pages."""
+
+import base64
+import binascii
+import re
+
+from google.protobuf import timestamp_pb2
+
+from gateway.errors import InvalidRequestError, Violation
+
+TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
+MAX_NAME_CHARS = 128
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+
+
+def check_display_name(name: str) -> list[Violation]:
+    return [Violation("display_name", too_long(name))] if len(name) > MAX_NAME_CHARS else []
+
+
+def too_long(name: str) -> str:
+    return f"has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed"
+
+
+def refuse(violations: list[Violation]) -> None:
+    """Raise InvalidRequestError if there are any."""
+    if violations:
+        raise InvalidRequestError(violations)
+
+
+def page_size_of(page_size: int) -> int:
+    """Return how many entries a page has. Raises InvalidRequestError."""
+    if page_size < 0:
+        refuse([Violation("page_size", f"is {page_size}; must be at least 0")])
+    return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
+def page_token(last_id: str) -> str:
+    return base64.urlsafe_b64encode(last_id.encode()).decode()
+
+
+def read_page_token(token: str, form: re.Pattern[str], method: str) -> str:
+    """Return what the last page ended with, "" for the first. Raises InvalidRequestError."""
+    try:
+        last_id = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        last_id = "?"
+    if token and not form.fullmatch(last_id):
+        refuse([Violation("page_token", f"is not a token that {method} has returned")])
+    return last_id
+
+
+def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
+    message = timestamp_pb2.Timestamp()
+    message.FromMilliseconds(round(seconds * 1000))
+    return message

@@ -1,0 +1,134 @@
+"""The pipeline: what a tenant asks for, from arrival to the last token."""
+
+import asyncio
+import uuid
+
+from gateway.config import GatewayLimits, ServerConfig
+from gateway.dispatch.catalogue import ServedModel
+from gateway.dispatch.fleet import Fleet, Generation
+from gateway.errors import (
+    AdapterChangedError,
+    DeadlineExceededError,
+    GatewayError,
+    InvalidRequestError,
+    Violation,
+)
+from gateway.identity.callers import Caller
+from gateway.quota.accounts import Account, Demand, Quotas
+from gateway.serving.interruption import Interruption
+from gateway.serving.ports import Namespaces, OpenSessions
+from gateway.serving.preparation import Preparation
+from gateway.serving.prompts import encode_prompt, prompt_field
+from gateway.serving.relay import StreamObserver, StreamReport, Write, relay
+from radixgate.v1 import inference_pb2
+
+
+class Inference:
+    """Serves callers that have been authenticated. Every method raises GatewayError."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        preparation: Preparation,
+        quotas: Quotas,
+        sessions: OpenSessions,
+        namespaces: Namespaces,
+        limits: GatewayLimits,
+        config: ServerConfig,
+        observer: StreamObserver,
+    ) -> None:
+        self._fleet = fleet
+        self._preparation = preparation
+        self._quotas = quotas
+        self._sessions = sessions
+        self._namespaces = namespaces
+        self._limits = limits
+        self._config = config
+        self._observer = observer
+
+    async def generate(
+        self, caller: Caller, request: inference_pb2.GenerateRequest, timeout_s: float | None, write: Write
+    ) -> None:
+        """Write the answer's messages as they come. `timeout_s` None: the client has set no deadline."""
+        timeout_s = self._config.default_deadline_s if timeout_s is None else timeout_s
+        if caller.terms.max_deadline_s is not None:
+            timeout_s = min(timeout_s, caller.terms.max_deadline_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        request_id = request.request_id or uuid.uuid4().hex
+        interruption = Interruption()
+        try:
+            with interruption, self._sessions.opened(caller, interruption.interrupt):
+                async with asyncio.timeout_at(deadline):
+                    await self._answer(caller, request, request_id, deadline, write)
+        except TimeoutError:
+            raise DeadlineExceededError(
+                f"not finished within {timeout_s:g} s (the client's deadline, the tenant's, or the gateway's default)",
+                metadata={"requestId": request_id},
+            ) from None
+        except GatewayError as error:
+            error.metadata["requestId"] = request_id[: self._limits.max_request_id_chars]
+            raise
+
+    async def _answer(
+        self, caller: Caller, request: inference_pb2.GenerateRequest, request_id: str, deadline: float, write: Write
+    ) -> None:
+        self._quotas.precheck(caller)
+        model, generation = await self._preparation.prepare(caller, request_id, request)
+        account = Account(model.name, generation.adapter)
+        async with self._quotas.admit(caller, Demand("Generate", generation.max_used_tokens), account):
+            writer = _Writer(write)
+            try:
+                await self._stream(caller, model, generation, account, deadline, writer.write)
+            except AdapterChangedError:
+                if writer.has_written:
+                    raise
+                # Nobody has seen anything of it: answer with the adapter as it is now, if there is one.
+                model, generation = await self._preparation.prepare(caller, request_id, request)
+                await self._stream(caller, model, generation, account, deadline, writer.write)
+
+    async def _stream(
+        self,
+        caller: Caller,
+        model: ServedModel,
+        generation: Generation,
+        account: Account,
+        deadline: float,
+        write: Write,
+    ) -> None:
+        await self._namespaces.used(generation)
+        remaining_s = deadline - asyncio.get_running_loop().time()
+        report = StreamReport(self._observer, generation, account, caller.arrived_at)
+        with self._fleet.submit(model, generation, remaining_s) as stream, report:
+            await relay(stream, generation, report, write)
+
+    async def count_tokens(
+        self, caller: Caller, request: inference_pb2.CountTokensRequest
+    ) -> inference_pb2.CountTokensResponse:
+        self._quotas.precheck(caller)
+        model = self._preparation.model(caller, request.model)
+        token_ids = await encode_prompt(request, caller.tenant_id, model, self._limits, model.context_length)
+        response = inference_pb2.CountTokensResponse(num_tokens=len(token_ids), token_ids=token_ids)
+        self._check_size(response, prompt_field(request))
+        account = Account(model.name, counted_tokens=len(token_ids))
+        async with self._quotas.admit(caller, Demand("CountTokens"), account):
+            return response
+
+    def _check_size(self, response: inference_pb2.CountTokensResponse, field: str) -> None:
+        size, most = response.ByteSize(), self._limits.max_message_bytes
+        if size > most:
+            told = (
+                f"has {response.num_tokens} tokens, whose ids make an answer of {size} bytes; at most {most} are sent"
+            )
+            raise InvalidRequestError([Violation(field, told)])
+
+
+class _Writer:
+    """Knows whether the client has been sent anything."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.has_written = False
+
+    async def write(self, message: inference_pb2.GenerateResponse) -> None:
+        self.has_written = True
+        await self._write(message)
