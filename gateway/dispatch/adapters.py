@@ -1,7 +1,7 @@
 """The adapters that connected workers say they have, as tenants may see them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class ReportedAdapter:
 
 
 class ReportedAdapters:
-    """All adapters of one worker. No tenant may use two of one name."""
+    """All adapters of one worker. A tenant may have several revisions of one name, never two adapters of it."""
 
     def __init__(self, adapters: Iterable[worker_pb2.Adapter] = ()) -> None:
         by_name: dict[str, list[ReportedAdapter]] = defaultdict(list)
@@ -32,13 +32,20 @@ class ReportedAdapters:
             by_name[adapter.name].append(_reported(adapter))
         self._by_name: Mapping[str, Sequence[ReportedAdapter]] = dict(by_name)
 
-    def find(self, tenant_id: str, name: str) -> ReportedAdapter | None:
-        """Return what a tenant means by a name; None, too, for what only others may use."""
-        return next((adapter for adapter in self._by_name.get(name, ()) if adapter.is_for(tenant_id)), None)
+    def all(self) -> list[ReportedAdapter]:
+        return [adapter for named in self._by_name.values() for adapter in named]
+
+    def named(self, tenant_id: str, name: str) -> list[ReportedAdapter]:
+        """Return the revisions of what a tenant means by a name; none of what only others may use."""
+        return [adapter for adapter in self._by_name.get(name, ()) if adapter.is_for(tenant_id)]
+
+    def has(self, tenant_id: str, name: str, revision: str) -> bool:
+        """Whether a tenant may use this revision of an adapter."""
+        return any(adapter.revision == revision for adapter in self.named(tenant_id, name))
 
     def names(self, tenant_id: str) -> set[str]:
         """Return the names that a tenant may use."""
-        return {name for name in self._by_name if self.find(tenant_id, name) is not None}
+        return {name for name in self._by_name if self.named(tenant_id, name)}
 
 
 class AdapterHolder(Protocol):
@@ -64,6 +71,9 @@ class Holders(Protocol):
         ...
 
 
+Withdrawn = Callable[[str, ReportedAdapter], bool]  # (model, adapter) -> whether it is there for nobody any more
+
+
 class FleetAdapters:
     """Implements AdapterDirectory from what workers report.
 
@@ -72,32 +82,44 @@ class FleetAdapters:
     the same.
     """
 
-    def __init__(self, holders: Holders) -> None:
+    def __init__(self, holders: Holders, withdrawn: Withdrawn = lambda model, adapter: False) -> None:
         self._holders = holders
+        self._withdrawn = withdrawn
 
     async def find(self, tenant_id: str, model: str, name: str, affinity: str = "") -> Adapter | None:
         """Raises UnavailableError for an adapter of the tenant that only workers have which are away."""
-        found = _choose(holder.adapters.find(tenant_id, name) for holder in self._holders.up(model))
-        if found is None and any(holder.adapters.find(tenant_id, name) for holder in self._holders.down(model)):
-            raise UnavailableError(
-                f"no worker that has adapter {name!r} is connected at the moment",
-                reason="NO_WORKER",
-                retry_after_s=self._holders.next_attempt_in_s(),
-            )
+        found = _choose(self._named(self._holders.up(model), tenant_id, model, name))
+        if found is None and self._named(self._holders.down(model), tenant_id, model, name):
+            raise no_worker_has(name, self._holders)
         return found
 
     async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]:
         holders = self._holders.up(model)
         names = set().union(*(holder.adapters.names(tenant_id) for holder in holders))
-        chosen = [_choose(holder.adapters.find(tenant_id, name) for holder in holders) for name in sorted(names)]
+        chosen = [_choose(self._named(holders, tenant_id, model, name)) for name in sorted(names)]
         return [adapter for adapter in chosen if adapter is not None]
 
+    def _named(self, holders: Sequence[AdapterHolder], tenant_id: str, model: str, name: str) -> list[ReportedAdapter]:
+        return [
+            adapter
+            for holder in holders
+            for adapter in holder.adapters.named(tenant_id, name)
+            if not self._withdrawn(model, adapter)
+        ]
 
-def _choose(found: Iterable[ReportedAdapter | None]) -> Adapter | None:
+
+def no_worker_has(name: str, holders: Holders) -> UnavailableError:
+    return UnavailableError(
+        f"no worker that has adapter {name!r} is connected at the moment",
+        reason="NO_WORKER",
+        retry_after_s=holders.next_attempt_in_s(),
+    )
+
+
+def _choose(found: Iterable[ReportedAdapter]) -> Adapter | None:
     by_revision: dict[str, list[ReportedAdapter]] = defaultdict(list)
     for adapter in found:
-        if adapter is not None:
-            by_revision[adapter.revision].append(adapter)
+        by_revision[adapter.revision].append(adapter)
     if not by_revision:
         return None
     revision, same = max(

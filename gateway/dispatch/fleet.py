@@ -156,7 +156,11 @@ class Fleet:
         chosen = self._router.choose(placement, [link.candidate() for link in links])
         return self._links[chosen.worker].submit(_submit(generation, timeout_s))
 
-    # -------------------------------------------------------------------------------------------------- adapters
+    # ------------------------------------------------------------------------------------------- single workers
+
+    def links(self) -> list[WorkerLink]:
+        """Return the links to all workers, whether they are up or not."""
+        return list(self._links.values())
 
     def up(self, model: str) -> list[WorkerLink]:
         """Return the workers that take requests for a model, by its name."""
@@ -190,8 +194,7 @@ class Fleet:
 
 
 def _has_adapter(link: WorkerLink, generation: Generation) -> bool:
-    adapter = link.adapters.find(generation.tenant, generation.adapter)
-    return adapter is not None and adapter.revision == generation.adapter_revision
+    return link.adapters.has(generation.tenant, generation.adapter, generation.adapter_revision)
 
 
 def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:
