@@ -15,11 +15,14 @@ from gateway.dispatch.adapters import FleetAdapters
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
+from gateway.dispatch.pace import Pace
 from gateway.errors import UnavailableError
 from gateway.identity.adapters import AdapterDirectory
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
+from gateway.identity.changes import ChangeWatch
 from gateway.identity.directory import StoreDirectory
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
+from gateway.identity.reach import StoreReach
 from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
 from gateway.identity.sessions import Sessions
 from gateway.identity.stores import KeyStore, TenantStore
@@ -63,6 +66,9 @@ class GatewayApp:
         observer = observer or NullObserver()
         self._threads = PromptThreads(config.server.prompt_threads)
         self._redis = connect(config.redis)
+        self._reach = StoreReach(self._redis, config.redis.timeout_s, observer)
+        self._changes = ChangeWatch(self._redis, self._reach)
+        self._tasks: list[asyncio.Task[None]] = []  # what runs beside the servers, from `start` to `stop`
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
         self._sessions = Sessions()
@@ -72,7 +78,9 @@ class GatewayApp:
     def _make_fleet(self, observer: GatewayObserver) -> Fleet:
         config = self._config
         catalogue = Catalogue(self._threads)
-        limits = StreamLimits(config.server.coalesce_s, config.limits.max_unread_bytes)
+        server = config.server
+        pace = Pace(server.coalesce_s, server.longest_coalesce_s, server.messages_per_s)
+        limits = StreamLimits(pace, config.limits.max_unread_bytes)
         return Fleet(
             config.workers,
             lambda address, changed: WorkerLink(address, config.worker_link, limits, catalogue, observer, changed),
@@ -134,6 +142,7 @@ class GatewayApp:
             self._health.set(ADMIN, serving=True)
         self.port = await self._server.start(self._config.listen)
         self._fleet.start(lambda: self._health.set(INFERENCE, serving=self._fleet.ready))
+        self._tasks = [asyncio.create_task(run()) for run in (self._reach.run, self._changes.run)]
         _log.info("gateway started", address=self.address, workers=list(self._config.workers))
 
     async def stop(self) -> None:
@@ -144,6 +153,9 @@ class GatewayApp:
             )
         await self._server.stop()
         await self._fleet.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._redis.aclose()
         self._threads.close()
         _log.info("gateway stopped", address=self.address)

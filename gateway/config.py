@@ -72,6 +72,10 @@ class ServerConfig:
     drain_s: Annotated[float, Interval(ge=0, le=86_400)] = 30.0
     # Tokens that arrive within this time of the last message wait for its end and share the next message.
     coalesce_s: Annotated[float, Interval(ge=0, le=1)] = 0.004
+    # With many streams they wait longer, so that all together make about this many messages a second ...
+    messages_per_s: Annotated[float, Interval(ge=1)] = 3_000.0
+    # ... and never longer than this.
+    longest_coalesce_s: Annotated[float, Interval(ge=0, le=1)] = 0.1
     # Threads that tokenise prompts beside the event loop. One tenant has at most half of them at a time.
     prompt_threads: Annotated[int, Interval(ge=1, le=256)] = 4
 

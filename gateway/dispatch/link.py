@@ -12,6 +12,7 @@ import structlog
 from gateway.config import WorkerLinkConfig
 from gateway.dispatch.adapters import ReportedAdapters
 from gateway.dispatch.catalogue import Catalogue, ServedModel
+from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
 from gateway.errors import GatewayError, UnavailableError
 from gateway.routing.router import Candidate
@@ -30,7 +31,7 @@ class LinkObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    coalesce_s: float
+    pace: Pace
     max_unread_bytes: int
 
 
@@ -56,6 +57,8 @@ class WorkerLink:
         self.last_model = ""  # its name, also while the link is down
         self.adapters = ReportedAdapters()  # as last told, also while the link is down
         self.max_sequence_tokens = 0
+        # Single calls over the connection; None while the link is down.
+        self.calls: worker_pb2_grpc.WorkerServiceAsyncStub | None = None
         self._config = config
         self._limits = limits
         self._catalogue = catalogue
@@ -87,7 +90,7 @@ class WorkerLink:
         stream = TokenStream(
             closed,
             num_completions=submit.sampling.n,
-            coalesce_s=self._limits.coalesce_s,
+            pace=self._limits.pace,
             max_unread_bytes=self._limits.max_unread_bytes,
         )
         self._streams[sequence_id] = stream
@@ -151,7 +154,7 @@ class WorkerLink:
         """Connect and carry messages until the stream ends."""
         # A channel for each attempt: no cached back-off or name resolution of the last one.
         async with grpc.aio.insecure_channel(self.address, options=_channel_options(self._config)) as channel:
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            stub: worker_pb2_grpc.WorkerServiceAsyncStub = worker_pb2_grpc.WorkerServiceStub(channel)
             described = await stub.GetModel(worker_pb2.GetModelRequest(), timeout=self._config.connect_timeout_s)
             model = await self._catalogue.learn(described)
             call: _Connect = stub.Connect()
@@ -161,6 +164,7 @@ class WorkerLink:
             if first is None:
                 return
             self._deliver(first)
+            self.calls = stub
             self._up(model, described)
             writer = asyncio.create_task(self._write(call), name=f"writer to {self.address}")
             try:
@@ -191,7 +195,7 @@ class WorkerLink:
         """Return whether the link was up."""
         if self.model is None:
             return False
-        self.model = None
+        self.model = self.calls = None
         self._outbox = asyncio.Queue()
         self.fail_all(_lost(self.address))
         self._observer.worker_lost(self.address)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from gateway.dispatch.pace import Pace
 from gateway.errors import (
     AdapterChangedError,
     CancelledRequestError,
@@ -26,40 +27,72 @@ from radixgate.v1 import inference_pb2, worker_pb2
 
 
 class Delta:
-    """What has come of one completion since it was last asked for."""
+    """What has come of one completion since it was last asked for.
 
-    __slots__ = ("_text", "admission", "message", "num_bytes")
+    Collected in plain lists, and a message only once somebody takes it: most of what is added is one token more.
+    """
+
+    __slots__ = (
+        "_logprobs",
+        "_prompt_logprobs",
+        "_text",
+        "_token_ids",
+        "admission",
+        "finish_reason",
+        "index",
+        "num_bytes",
+    )
 
     def __init__(self, index: int) -> None:
-        # Copies, never parts of the worker's message: one of those keeps the whole step's message alive.
-        self.message = inference_pb2.GenerateResponse(index=index)
+        self.index = index
         self.admission: worker_pb2.Admission | None = None
+        self.finish_reason: inference_pb2.FinishReason.ValueType = inference_pb2.FINISH_REASON_UNSPECIFIED
         self.num_bytes = 0  # of the worker's messages
+        self._token_ids: list[int] = []
         self._text: list[str] = []
+        self._logprobs: list[inference_pb2.TokenLogprobs] = []
+        self._prompt_logprobs: list[inference_pb2.TokenLogprobs] = []
 
-    def add(self, output: worker_pb2.SequenceOutput) -> None:
+    def add(self, output: worker_pb2.SequenceOutput, num_bytes: int) -> None:
+        """Take one step's news, of `num_bytes`."""
+        self.num_bytes += num_bytes
+        self._token_ids += output.token_ids
+        self._text.append(output.text)
+        # Copies of everything that is a message: a part of the worker's keeps the whole step's message alive.
+        if output.logprobs:
+            self._logprobs += map(_copy, output.logprobs)
+        if output.prompt_logprobs:
+            self._prompt_logprobs += map(_copy, output.prompt_logprobs)
         if output.HasField("admission"):
             self.admission = worker_pb2.Admission()
             self.admission.CopyFrom(output.admission)
-        self.message.token_ids.extend(output.token_ids)
-        self.message.logprobs.extend(output.logprobs)
-        self.message.prompt_logprobs.extend(output.prompt_logprobs)
-        self.message.finish_reason = output.finish_reason
-        if output.text:
-            self._text.append(output.text)
-        self.num_bytes += output.ByteSize()
+        self.finish_reason = output.finish_reason
 
-    def seal(self) -> "Delta":
-        self.message.text = "".join(self._text)
-        return self
+    def message(self, request_id: str) -> inference_pb2.GenerateResponse:
+        """Return all of it as the client gets it."""
+        return inference_pb2.GenerateResponse(
+            request_id=request_id,
+            token_ids=self._token_ids,
+            text="".join(self._text),
+            logprobs=self._logprobs,
+            prompt_logprobs=self._prompt_logprobs,
+            finish_reason=self.finish_reason,
+            index=self.index,
+        )
 
     @property
     def num_tokens(self) -> int:
-        return len(self.message.token_ids)
+        return len(self._token_ids)
 
     @property
     def finished(self) -> bool:
-        return self.message.finish_reason != inference_pb2.FINISH_REASON_UNSPECIFIED
+        return self.finish_reason != inference_pb2.FINISH_REASON_UNSPECIFIED
+
+
+def _copy(logprobs: inference_pb2.TokenLogprobs) -> inference_pb2.TokenLogprobs:
+    copied = inference_pb2.TokenLogprobs()
+    copied.CopyFrom(logprobs)
+    return copied
 
 
 class TokenStream:
@@ -75,13 +108,14 @@ class TokenStream:
         self,
         on_close: Callable[[bool], None],
         *,
-        coalesce_s: float,
+        pace: Pace,
         max_unread_bytes: int,
         num_completions: int = 1,
     ) -> None:
         """`on_close(True)` is called when the worker has nothing more to say, `on_close(False)` when it must stop."""
         self._on_close = on_close
-        self._coalesce_s = coalesce_s
+        self._pace = pace
+        pace.opened()
         self._max_unread_bytes = max_unread_bytes
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -103,14 +137,16 @@ class TokenStream:
         if end == "error":
             self._end(_failure(output.error), worker_is_done=True)
             return
-        self._unread_bytes += output.ByteSize()
+        num_bytes = output.ByteSize()
+        self._unread_bytes += num_bytes
         if self._unread_bytes > self._max_unread_bytes:
             self._pending = {}
             self._end(_reads_too_slowly(self._max_unread_bytes), worker_is_done=False)
             return
-        if output.index not in self._pending:
-            self._pending[output.index] = Delta(output.index)
-        self._pending[output.index].add(output)
+        delta = self._pending.get(output.index)
+        if delta is None:
+            delta = self._pending[output.index] = Delta(output.index)
+        delta.add(output, num_bytes)
         if end is not None:
             self._unfinished.remove(output.index)
         if self._unfinished:
@@ -127,15 +163,18 @@ class TokenStream:
             return
         self._ended = True
         self._error = error
+        self._pace.closed()
         self._wake()
         self._on_close(worker_is_done)
 
     def _announce(self) -> None:
         """Wake the reader now, or a little later if it has only just taken something."""
-        wake_at = self._taken_at + self._coalesce_s
+        if self._timer is not None:
+            return
+        wake_at = self._taken_at + self._pace.window_s
         if self._loop.time() >= wake_at:
             self._wake()
-        elif self._timer is None:
+        else:
             self._timer = self._loop.call_at(wake_at, self._wake)
 
     def _wake(self) -> None:
@@ -162,7 +201,7 @@ class TokenStream:
             self._news.clear()
         if delta is not None:
             self._unread_bytes -= delta.num_bytes
-            return delta.seal()
+            return delta
         raise self._error or InternalError("the stream was read beyond its end")
 
     def close(self) -> None:

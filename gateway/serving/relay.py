@@ -48,8 +48,7 @@ async def relay(
     unfinished = generation.sampling.n
     while unfinished:
         delta = await stream.take()
-        message = delta.message
-        message.request_id = generation.request_id
+        message = delta.message(generation.request_id)
         report.account.completion_tokens += delta.num_tokens
         if delta.admission is not None and usage is None:
             usage = _usage(delta.admission, generation)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
 from gateway.errors import (
     CancelledRequestError,
@@ -28,10 +29,11 @@ class Worker:
     def stream(
         self, num_completions: int = 1, *, coalesce_s: float = 0.0, max_unread_bytes: int = 1 << 20
     ) -> TokenStream:
+        self.pace = Pace(coalesce_s, coalesce_s, 1.0)
         return TokenStream(
             self.told.append,
             num_completions=num_completions,
-            coalesce_s=coalesce_s,
+            pace=self.pace,
             max_unread_bytes=max_unread_bytes,
         )
 
@@ -56,7 +58,7 @@ async def test_what_comes_while_nobody_reads_is_one_message() -> None:
     for i in range(5):
         stream.feed(tokens(i, text=f"{i} "))
     delta = await stream.take()
-    assert (list(delta.message.token_ids), delta.message.text) == ([0, 1, 2, 3, 4], "0 1 2 3 4 ")
+    assert (list(delta.message("r").token_ids), delta.message("r").text) == ([0, 1, 2, 3, 4], "0 1 2 3 4 ")
 
 
 async def test_log_probabilities_stay_beside_their_tokens() -> None:
@@ -65,7 +67,7 @@ async def test_log_probabilities_stay_beside_their_tokens() -> None:
         output = tokens(i)
         output.logprobs.add(logprob=-i - 1.0)
         stream.feed(output)
-    assert [entry.logprob for entry in (await stream.take()).message.logprobs] == [-1.0, -2.0]
+    assert [entry.logprob for entry in (await stream.take()).message("r").logprobs] == [-1.0, -2.0]
 
 
 async def test_admission_comes_with_the_first_chunk_only() -> None:
@@ -88,7 +90,7 @@ async def test_the_first_tokens_do_not_wait_and_the_next_ones_share_a_message() 
     stream.feed(tokens(2))
     late = loop.call_later(0.01, stream.feed, tokens(3))
     delta = await stream.take()
-    assert list(delta.message.token_ids) == [2, 3]
+    assert list(delta.message("r").token_ids) == [2, 3]
     assert loop.time() - started >= 0.05
     late.cancel()
 
@@ -100,7 +102,7 @@ async def test_the_end_waits_for_nothing() -> None:
     stream.feed(tokens(2))
     stream.feed(tokens(3, end=STOP))
     delta = await asyncio.wait_for(stream.take(), 5)
-    assert list(delta.message.token_ids) == [2, 3]
+    assert list(delta.message("r").token_ids) == [2, 3]
     assert delta.finished
 
 
@@ -110,7 +112,7 @@ async def test_an_end_is_told_once_and_nothing_follows_it() -> None:
         stream.feed(tokens(1, end=STOP))
         stream.feed(tokens(2))
         stream.fail(InternalError("late"))
-        assert list((await stream.take()).message.token_ids) == [1]
+        assert list((await stream.take()).message("r").token_ids) == [1]
     assert worker.told == [True]
 
 
@@ -128,7 +130,7 @@ async def test_tokens_before_a_failure_are_delivered_before_it() -> None:
     stream = Worker().stream()
     stream.feed(tokens(1))
     stream.fail(UnavailableError("gone"))
-    assert list((await stream.take()).message.token_ids) == [1]
+    assert list((await stream.take()).message("r").token_ids) == [1]
     for _ in range(2):
         with pytest.raises(UnavailableError, match="gone"):
             await stream.take()
@@ -169,7 +171,7 @@ async def test_chunks_are_copies_that_do_not_keep_the_workers_message() -> None:
     output.token_ids[0] = 99
     output.logprobs[0].logprob = -99.0
     delta = await stream.take()
-    assert (delta.message.token_ids[0], delta.message.logprobs[0].logprob) == (1, -1.0)
+    assert (delta.message("r").token_ids[0], delta.message("r").logprobs[0].logprob) == (1, -1.0)
 
 
 async def test_an_end_without_a_reason_does_not_leave_the_reader_waiting() -> None:
@@ -224,7 +226,7 @@ async def test_completions_are_merged_each_by_itself_and_taken_in_turn() -> None
     first = await stream.take()
     stream.feed(tokens(3, index=0))
     taken = [first, await stream.take(), await stream.take()]
-    assert [(delta.message.index, list(delta.message.token_ids)) for delta in taken] == [
+    assert [(delta.message("r").index, list(delta.message("r").token_ids)) for delta in taken] == [
         (0, [0, 1, 2]),
         (1, [10, 11, 12]),
         (0, [3]),
@@ -248,7 +250,7 @@ async def test_nothing_follows_the_end_of_a_completion() -> None:
     stream.feed(tokens(1, index=0, end=STOP))
     stream.feed(tokens(2, index=0))
     stream.feed(tokens(3, index=7))
-    assert list((await stream.take()).message.token_ids) == [1]
+    assert list((await stream.take()).message("r").token_ids) == [1]
     stream.fail(UnavailableError("gone"))
     with pytest.raises(UnavailableError):
         await stream.take()
@@ -262,7 +264,7 @@ async def test_an_error_of_one_completion_ends_all() -> None:
     failed.index = 1
     stream.feed(failed)
     assert worker.told == [True]
-    assert list((await stream.take()).message.token_ids) == [1]
+    assert list((await stream.take()).message("r").token_ids) == [1]
     with pytest.raises(CancelledRequestError):
         await stream.take()
 
@@ -273,9 +275,9 @@ async def test_what_was_taken_early_does_not_end_the_next_wait() -> None:
     await stream.take()
     stream.feed(tokens(2, index=0))
     stream.feed(tokens(3, index=1))  # both are announced by one timer
-    assert [(await stream.take()).message.index for _ in range(2)] == [0, 1]
+    assert [(await stream.take()).message("r").index for _ in range(2)] == [0, 1]
     asyncio.get_running_loop().call_later(0.05, stream.feed, tokens(4, index=1, end=STOP))
-    assert list((await stream.take()).message.token_ids) == [4]
+    assert list((await stream.take()).message("r").token_ids) == [4]
 
 
 async def test_the_bound_on_what_is_unread_counts_all_completions_and_forgets_what_was_read() -> None:
@@ -297,5 +299,5 @@ async def test_log_probabilities_of_the_prompt_are_merged_in_order() -> None:
         output = worker_pb2.SequenceOutput()
         output.prompt_logprobs.add(logprob=value)
         stream.feed(output)
-    message = (await stream.take()).message
+    message = (await stream.take()).message("r")
     assert [entry.logprob for entry in message.prompt_logprobs] == [-1.0, -2.0]
