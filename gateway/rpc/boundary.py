@@ -7,11 +7,9 @@ calls there are at a time: strangers, whose streams have a small bound of their 
 
 import asyncio
 import inspect
-import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -24,12 +22,13 @@ from gateway.errors import (
     InternalError,
     InvalidRequestError,
     UnauthenticatedError,
-    UnavailableError,
     Violation,
 )
 from gateway.identity.callers import Caller, Certificate, Credentials, Operator, Principal
-from gateway.rpc.capacity import Capacity
+from gateway.identity.claims import claims_identity
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
+from gateway.serving.calls import Calls
+from gateway.serving.capacity import Capacity
 
 _log = structlog.get_logger(__name__)
 
@@ -70,39 +69,6 @@ class RpcObserver(Protocol):
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None: ...
 
 
-class InFlight:
-    """Calls being served. After `close` there will be no new ones."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._closed = False
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def __len__(self) -> int:
-        return self._count
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count one call for as long as the context lasts. Raises UnavailableError after `close`."""
-        if self._closed:
-            raise UnavailableError("the gateway is shutting down", reason="GATEWAY_SHUTTING_DOWN")
-        self._count += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if self._count == 0:
-                self._idle.set()
-
-    def close(self) -> None:
-        self._closed = True
-
-    async def wait_idle(self) -> None:
-        await self._idle.wait()
-
-
 class Boundary(grpc.aio.ServerInterceptor):
     """The interceptor in front of all services."""
 
@@ -117,10 +83,9 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._authenticators = dict(authenticators)
         self._open_services = open_services
         self._observer = observer
-        self._calls = Capacity(limits.max_concurrent_rpcs, "calls", "TOO_MANY_CALLS")
+        self.calls = Calls(limits.max_concurrent_rpcs)
         self._open_streams = Capacity(limits.max_open_streams, "streams without credentials", "TOO_MANY_OPEN_STREAMS")
         self._guarded: dict[str, _Handler] = {}
-        self.in_flight = InFlight()
 
     async def intercept_service(
         self,
@@ -186,13 +151,13 @@ class Boundary(grpc.aio.ServerInterceptor):
             arrived_at = time.monotonic()
             tenant, code = "", grpc.StatusCode.OK
             try:
-                with self.in_flight.counted():
+                with self.calls.in_flight.counted():
                     metadata = context.invocation_metadata() or ()
                     principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
                     tenant = principal.tenant_id if isinstance(principal, Caller) else ""
                     _refuse_claims(metadata)
                     _principal.set(principal)
-                    with self._calls.take():
+                    with self.calls.room.take():
                         return await inner(request, context)
             except GatewayError as error:
                 code = code_of(error)
@@ -256,12 +221,9 @@ def _certificate(context: Context) -> Certificate | None:
 
 _DEADLINE_SLACK_S = 0.05
 
-_CLAIM = re.compile("tenant|radixgate|extrakey|cachekey|cachesalt|cacheversion|adapterrevision")
-
 
 def _refuse_claims(metadata: Any) -> None:
-    """Who the caller is, and which cache is its own, follows from its credential: nothing else may even try."""
-    claims = {key for key, _ in metadata if _CLAIM.search(re.sub(r"[^a-z0-9]", "", key.lower()))}
+    claims = {key for key, _ in metadata if claims_identity(key)}
     if claims:
         raise InvalidRequestError(
             [

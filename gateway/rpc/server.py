@@ -62,10 +62,10 @@ class GatewayServer:
     async def drain(self, drain_s: float) -> bool:
         """Say NOT_SERVING, take no new calls, and wait for those in flight. Return whether all came to an end."""
         self._health.drain()
-        self._boundary.in_flight.close()
+        self._boundary.calls.in_flight.close()
         try:
             async with asyncio.timeout(drain_s):
-                await self._boundary.in_flight.wait_idle()
+                await self._boundary.calls.in_flight.wait_idle()
         except TimeoutError:
             return False
         return True
