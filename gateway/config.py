@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Interval, Len, Predicate
 
@@ -18,6 +19,16 @@ def is_address(value: str) -> bool:
 def is_key_material(value: str) -> bool:
     """Whether `value` can key BLAKE2b and is long enough not to be guessed: 16 to 64 bytes of UTF-8."""
     return 16 <= len(value.encode()) <= 64
+
+
+def is_trustworthy_url(value: str) -> bool:
+    """Whether nobody on the way to `value` can answer in its place."""
+    try:
+        url = urlsplit(value)
+    except ValueError:
+        return False
+    here = url.hostname in {"localhost", "127.0.0.1", "::1"}
+    return bool(url.hostname) and (url.scheme == "https" or (url.scheme == "http" and here))
 
 
 Address = Annotated[str, Predicate(is_address)]
@@ -128,6 +139,8 @@ class JwtConfig:
     def __post_init__(self) -> None:
         if self.jwks_file is not None and self.jwks_url is not None:
             raise ValueError("jwt.jwks_file and jwt.jwks_url: set one of them")
+        if self.jwks_url is not None and not is_trustworthy_url(self.jwks_url):
+            raise ValueError("jwt.jwks_url must begin with https:// (http:// is for this machine only)")
         if self.enabled and (self.issuer is None or self.audience is None):
             raise ValueError("jwt.issuer and jwt.audience are required where tokens are accepted")
 
