@@ -1,140 +1,135 @@
-"""`radixgate adapter`: the LoRA adapters of a worker."""
+"""`radixgate adapter`: LoRA adapters, over all workers of a model or on one of them."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import click
-import grpc
 
-from cli.admin_command import show, show_one
-from cli.rpc_errors import rpc_errors_told
-from radixgate.v1 import worker_pb2, worker_pb2_grpc
+from cli.admin_client.adapter_calls import AdapterName
+from cli.admin_client.adapter_values import RegisteredAdapter, Unregistered, adapter_rows
+from cli.admin_command import Admin, admin_options, request_id_option, yes_option
+from cli.parameters import DURATION
+from cli.showing import confirmed, show, show_one
+from cli.worker_adapters import DEFAULT_WORKER, absolute, load, show_adapters_of, tenant_option, unload
+
+__all__ = ["DEFAULT_WORKER", "command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_WORKER = "127.0.0.1:50061"
-_HINT = "workers ask for no credentials"
-_LIST_TIMEOUT_S = 10.0
-_LOAD_TIMEOUT_S = 900.0  # it may wait until the same adapter, on its way out, is gone
-_ANSWER_TIMEOUT_S = 30.0  # beyond the grace that was given
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Adapter:
-    name: str
-    revision: str
-    tenants: tuple[str, ...]  # that may use it; none named: all
-    rank: int
-    targets: tuple[str, ...]
-    num_bytes: int
-    resident: bool
-    users: int
-    load_time: str  # RFC 3339
-
-    @classmethod
-    def of(cls, message: worker_pb2.Adapter) -> Self:
-        return cls(
-            name=message.name,
-            revision=message.revision,
-            tenants=tuple(message.tenants),
-            rank=message.rank,
-            targets=tuple(message.targets),
-            num_bytes=message.num_bytes,
-            resident=message.resident,
-            users=message.users,
-            load_time=message.load_time.ToDatetime(tzinfo=UTC).isoformat(timespec="seconds"),
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unloaded:
-    name: str
-    failed_sequences: int
-    dropped_tokens: int
-
-
-def _worker_options(command: F) -> F:
-    """Add the options that say which worker, and how to print."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
-        click.option(
-            "--worker",
-            envvar="RADIXGATE_WORKER",
-            default=DEFAULT_WORKER,
-            show_default=True,
-            metavar="HOST:PORT",
-            help="The worker.  [env: RADIXGATE_WORKER]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _tenant_option(text: str) -> Callable[[F], F]:
-    return click.option("--tenant", "tenants", multiple=True, metavar="TENANT", help=f"{text} May be repeated.")
 
 
 @click.group("adapter")
 def command() -> None:
-    """Load, unload and list the LoRA adapters of a worker. Each worker has its own."""
+    """LoRA adapters: register them with a deployment, or load them on one worker.
+
+    A registered adapter is on every worker of its model, also on those that start later. `load` and `unload` change one
+    worker alone (--worker).
+    """
 
 
-@command.command("load")
+def _which(command: F) -> F:
+    """Add the options that tell adapters of one name apart."""
+    model = click.option("--model", default="", help="Where several are served.")
+    return tenant_option("As it was registered with.")(model(command))
+
+
+@command.command("register")
 @click.argument("name")
 @click.argument("path")
-@_tenant_option("Who may use it; without, all tenants.")
-@_worker_options
-def load(name: str, path: str, tenants: Sequence[str], worker: str, as_json: bool) -> None:
-    """Read an adapter from the PEFT folder PATH on the worker's machine, and let requests name it NAME.
-
-    Under a name that the same tenants have, the new weights take over; requests on the old ones finish on them.
-    """
-    request = worker_pb2.LoadAdapterRequest(name=name, path=_absolute(path), tenants=tenants)
-    with _connected(worker) as stub:
-        answer = stub.LoadAdapter(request, timeout=_LOAD_TIMEOUT_S)
-    show_one(Adapter.of(answer.adapter), as_json)
-
-
-@command.command("unload")
-@click.argument("name")
-@click.option("--revision", default="", help="Only if it has this revision.")
+@click.option("--model", default="", help="The model that it belongs to, where several are served.")
+@tenant_option("Who may use it; without, all tenants.")
 @click.option(
-    "--grace", "grace_s", type=click.FloatRange(min=0.001), default=30.0, show_default=True,
-    help="Seconds until requests that still use it fail.",
-)  # fmt: skip
-@_tenant_option("As it was loaded with.")
-@_worker_options
-def unload(name: str, revision: str, grace_s: float, tenants: Sequence[str], worker: str, as_json: bool) -> None:
-    """Take an adapter away, with what is cached for it. Returns when those that use it have ended."""
-    request = worker_pb2.UnloadAdapterRequest(
-        name=name, revision=revision, grace_ms=max(1, round(grace_s * 1000)), tenants=tenants
-    )
-    with _connected(worker) as stub:
-        answer = stub.UnloadAdapter(request, timeout=grace_s + _ANSWER_TIMEOUT_S)
-    show_one(Unloaded(name, answer.failed_sequences, answer.dropped_tokens), as_json)
+    "--traffic", "percent", type=click.IntRange(0, 100), help="Share of new weights under an old name.  [default: 100]"
+)
+@request_id_option
+@admin_options
+def register(
+    name: str,
+    path: str,
+    model: str,
+    tenants: Sequence[str],
+    percent: int | None,
+    request_id: str,
+    admin: Admin,
+) -> None:
+    """Have all workers of a model load an adapter from the PEFT folder PATH on their machines.
+
+    Under a name that the same tenants have, the new weights take the share of --traffic.
+    """
+    with admin.connected() as client:
+        which = AdapterName(name, model, tenants)
+        _show(client.adapters.register(which, absolute(path), percent, request_id), admin)
+
+
+@command.command("get")
+@click.argument("name")
+@_which
+@admin_options
+def get(name: str, model: str, tenants: Sequence[str], admin: Admin) -> None:
+    """Show one adapter: its revisions, their shares of the traffic, and which workers have them."""
+    with admin.connected() as client:
+        _show(client.adapters.get(AdapterName(name, model, tenants)), admin)
 
 
 @command.command("list")
-@_worker_options
-def list_all(worker: str, as_json: bool) -> None:
-    """List all adapters, and whether they lie where they compute."""
-    with _connected(worker) as stub:
-        answer = stub.ListAdapters(worker_pb2.ListAdaptersRequest(), timeout=_LIST_TIMEOUT_S)
-    show([Adapter.of(message) for message in answer.adapters], as_json)
+@click.option(
+    "--worker", envvar="RADIXGATE_WORKER", metavar="HOST:PORT", help="Ask this worker.  [env: RADIXGATE_WORKER]"
+)
+@admin_options
+def list_all(worker: str | None, admin: Admin) -> None:
+    """List what is registered, a line for each revision; with --worker, what that worker has."""
+    if worker is not None:
+        show_adapters_of(worker, admin.as_json)
+        return
+    with admin.connected() as client:
+        adapters = client.adapters.list()
+        show(adapters, admin.as_json, [row for adapter in adapters for row in adapter_rows(adapter)])
 
 
-@contextmanager
-def _connected(worker: str) -> Iterator[worker_pb2_grpc.WorkerServiceStub]:
-    """Provide a stub; failures of its RPCs end the command with a message."""
-    with rpc_errors_told(worker, _HINT), grpc.insecure_channel(worker) as channel:
-        yield worker_pb2_grpc.WorkerServiceStub(channel)
+@command.command("traffic")
+@click.argument("name")
+@click.argument("revision")
+@click.argument("percent", type=click.IntRange(0, 100))
+@_which
+@admin_options
+def traffic(name: str, revision: str, percent: int, model: str, tenants: Sequence[str], admin: Admin) -> None:
+    """Give one of two revisions PERCENT of the traffic, and the other the rest. At 100 the other one goes.
+
+    REVISION: at least its first 8 digits.
+    """
+    with admin.connected() as client:
+        _show(client.adapters.split_traffic(AdapterName(name, model, tenants), revision, percent), admin)
 
 
-def _absolute(path: str) -> str:
-    """A folder here is most likely meant, and the worker runs elsewhere in the tree; else the worker knows better."""
-    folder = Path(path).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else path
+@command.command("rollback")
+@click.argument("name")
+@_which
+@admin_options
+def roll_back(name: str, model: str, tenants: Sequence[str], admin: Admin) -> None:
+    """Give all traffic to the revision that had it before the last one came."""
+    with admin.connected() as client:
+        _show(client.adapters.roll_back(AdapterName(name, model, tenants)), admin)
+
+
+@command.command("unregister")
+@click.argument("name")
+@click.option(
+    "--grace", type=DURATION, help="How long until requests that still use it fail, such as 2m.  [default: 30s]"
+)
+@_which
+@yes_option
+@admin_options
+def unregister(name: str, grace: timedelta | None, model: str, tenants: Sequence[str], yes: bool, admin: Admin) -> None:
+    """Take an adapter from all workers, with what is cached for it."""
+    confirmed(f"Take adapter {name} from all workers?", yes)
+    with admin.connected() as client:
+        failed = client.adapters.unregister(AdapterName(name, model, tenants), grace)
+        show_one(Unregistered(name, failed), admin.as_json)
+
+
+def _show(adapter: RegisteredAdapter, admin: Admin) -> None:
+    show_one(adapter, admin.as_json)
+
+
+command.add_command(load)
+command.add_command(unload)

@@ -1,32 +1,64 @@
-"""What `radixgate tenant` and `radixgate key` share: how they reach the admin API and how they show what it says."""
+"""What commands of the operator share: how they reach the admin API."""
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from cli.admin_client import AdminClient, Key, admin_client, admin_token_file
+from cli.admin_client import AdminClient, admin_client, admin_token_file
 from cli.config import config_from, read_tree
 from cli.credentials import is_sendable
-from cli.options import target_option
 from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from cli.target import Target, target_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """Which gateway, where its admin token is, and how to print."""
+
+    target: Target
+    config_file: Path | None
+    token_file: Path | None
+    as_json: bool
+
+    @contextmanager
+    def connected(self) -> Iterator[AdminClient]:
+        """Provide a client; failures of its RPCs end the command with a message."""
+        token = admin_token(self.config_file, self.token_file)
+        told = rpc_errors_told(self.target.address, OPERATOR_HINT)
+        with told, admin_client(self.target, token) as client:
+            yield client
+
+
 def admin_options(command: F) -> F:
-    """Add the options that say which gateway, with which token, and how to print."""
+    """Add the options that say which gateway, with which token, and how to print; the command gets them as `admin`."""
+
+    @functools.wraps(command)
+    def with_admin(
+        *arguments: Any, target: Target, file: Path | None, token_file: Path | None, as_json: bool, **options: Any
+    ) -> Any:
+        return command(*arguments, admin=Admin(target, file, token_file, as_json), **options)
+
+    wrapped: Any = with_admin
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
+        *token_options(),
+        target_options,
+    ):
+        wrapped = option(wrapped)
+    result: F = wrapped
+    return result
+
+
+def token_options() -> tuple[Callable[[Any], Any], ...]:
+    """Return the options that say where the admin token is."""
+    return (
         click.option(
             "--admin-token-file",
             "token_file",
@@ -36,74 +68,39 @@ def admin_options(command: F) -> F:
         click.option(
             "--config", "file", type=click.Path(path_type=Path, dir_okay=False), help="TOML with gateway.admin_token."
         ),
-        target_option,
-    ):
-        command = option(command)
-    return command
+    )
 
 
-@contextmanager
-def connected(target: str, file: Path | None, token_file: Path | None) -> Iterator[AdminClient]:
-    """Provide a client; failures of its RPCs end the command with a message."""
-    token = _admin_token(file, token_file)
-    with rpc_errors_told(target, OPERATOR_HINT), admin_client(target, token) as client:
-        yield client
+def request_id_option(command: F) -> F:
+    """Add --request-id: what makes it safe to repeat a command that creates something."""
+    return click.option(
+        "--request-id",
+        default="",
+        help="A name for this call: repeated within a day it changes nothing and prints the first answer again.",
+    )(command)
 
 
-def show(values: Sequence["DataclassInstance"], as_json: bool) -> None:
-    """Print a table on a terminal, tab-separated lines into a pipe, or JSON where asked for."""
-    rows = [dataclasses.asdict(value) for value in values]
-    if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False))
-    elif not rows:
-        click.echo("none")
-    elif Console().is_terminal:
-        table = Table(*(name.replace("_", " ") for name in rows[0]), box=None, header_style="bold")
-        for row in rows:
-            table.add_row(*map(_cell, row.values()))
-        Console().print(table)
-    else:
-        for row in rows:
-            click.echo("\t".join(map(_cell, row.values())))
+def yes_option(command: F) -> F:
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")(command)
 
 
-def show_new_key(key: Key, secret: str, as_json: bool) -> None:
-    """Print a key with what is its owner's to keep, which nobody can print again."""
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(key) | {"secret": secret}, ensure_ascii=False))
-        return
-    show_one(key, as_json)
-    click.echo(f"{'API key:':<15} {secret}")
-    click.echo("The API key is shown only this once: keep it.", err=True)
+def admin_token(file: Path | None, token_file: Path | None) -> str:
+    """Return the token from the first place that has one. Raises click.UsageError where none has."""
+    token = find_admin_token(file, token_file)
+    if token is None:
+        raise click.UsageError(
+            "no admin token: set RADIXGATE_ADMIN_TOKEN, or gateway.admin_token in the file of --config, "
+            "or name a file with --admin-token-file"
+        )
+    return token
 
 
-def show_one(value: "DataclassInstance", as_json: bool) -> None:
-    """Print one value."""
-    row = dataclasses.asdict(value)
-    if as_json:
-        click.echo(json.dumps(row, ensure_ascii=False))
-        return
-    for name, field in row.items():
-        click.echo(f"{name.replace('_', ' ') + ':':<15} {_cell(field)}")
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "all"  # who may use something, where nobody is named
-    return "" if value is None else str(value)
-
-
-def _admin_token(file: Path | None, token_file: Path | None) -> str:
+def find_admin_token(file: Path | None, token_file: Path | None) -> str | None:
     if token_file is not None:
         return _read_token(token_file)
     if token := config_from(read_tree(file, [])).gateway.admin_token:
         return token
-    if admin_token_file().exists():
-        return _read_token(admin_token_file())
-    raise click.UsageError(
-        "no admin token: set RADIXGATE_ADMIN_TOKEN, or gateway.admin_token in the file of --config, "
-        "or name a file with --admin-token-file"
-    )
+    return _read_token(admin_token_file()) if admin_token_file().exists() else None
 
 
 def _read_token(path: Path) -> str:

@@ -13,8 +13,8 @@ import grpc
 from rich.console import Console
 
 from cli.credentials import is_sendable
-from cli.options import target_option
 from cli.rpc_errors import TENANT_HINT, explain, rpc_errors_told
+from cli.target import Target, target_options
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
 with contextlib.suppress(ImportError):  # line editing where Python has it
@@ -81,7 +81,7 @@ class Conversation:
         call = self._stub.Generate(
             self._request(question),
             timeout=self._options.timeout_s,
-            metadata=(("authorization", f"Bearer {self._options.key}"),),
+            metadata=(("authorization", f"Bearer {self._options.key}"),) if self._options.key else (),
         )
         started = time.monotonic()
         try:
@@ -111,7 +111,7 @@ class Conversation:
 
 def _api_key(context: click.Context, parameter: click.Parameter, value: str) -> str:
     key = value.strip()
-    if not is_sendable(key):
+    if value and not is_sendable(key):
         raise click.BadParameter("an API key is one line of printable ASCII characters")
     return key
 
@@ -122,13 +122,13 @@ def _content(context: click.Context, parameter: click.Parameter, file: Any) -> s
 
 @click.command("chat")
 @click.argument("message", nargs=-1)
-@target_option
+@target_options
 @click.option(
     "--key",
     envvar="RADIXGATE_API_KEY",
-    required=True,
+    default="",
     callback=_api_key,
-    help="API key.  [env: RADIXGATE_API_KEY]",
+    help="API key; not needed with a client certificate.  [env: RADIXGATE_API_KEY]",
 )
 @click.option("--model", default="", help="Name of the model, where several are served.")
 @click.option("--adapter", default="", help="Name of a LoRA adapter.")
@@ -142,18 +142,20 @@ def _content(context: click.Context, parameter: click.Parameter, file: Any) -> s
 @click.option("--regex", default="", help="Each answer matches this regular expression as a whole.")
 @click.option("--choice", "choices", multiple=True, help="Each answer is one of these texts; give it several times.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per answer, for scripts.")
-def command(message: Sequence[str], target: str, system: str, as_json: bool, **options: Any) -> None:
+def command(message: Sequence[str], target: Target, system: str, as_json: bool, **options: Any) -> None:
     """Chat with a model. With MESSAGE (or `-` for standard input) answers once; without, reads from the terminal."""
     if sum([bool(options[name]) for name in ("json_schema", "regex", "choices")]) > 1:
         raise click.UsageError("--json-schema, --regex and --choice exclude each other")
-    with grpc.insecure_channel(target) as channel:
+    if not options["key"] and not target.has_certificate:
+        raise click.UsageError("no API key: give --key, or set RADIXGATE_API_KEY")
+    with target.channel() as channel:
         conversation = Conversation(channel, ChatOptions(**options), system)
         if message:
             content = sys.stdin.read() if list(message) == ["-"] else " ".join(message)
-            with rpc_errors_told(target, TENANT_HINT):
+            with rpc_errors_told(target.address, TENANT_HINT):
                 _answer(conversation, content, as_json)
         else:
-            _converse(conversation, target, as_json)
+            _converse(conversation, target.address, as_json)
 
 
 def _converse(conversation: Conversation, target: str, as_json: bool) -> None:

@@ -13,9 +13,13 @@ _COMMANDS = {
     "serve": "Serve all in one: Redis, a worker and a gateway.",
     "gateway": "Run a gateway.",
     "worker": "Run a worker.",
-    "tenant": "Create, show and list tenants.",
-    "key": "Create, list and revoke API keys.",
-    "adapter": "Load, unload and list the LoRA adapters of a worker.",
+    "tenant": "Create, change, suspend and delete tenants.",
+    "key": "Create, rotate, list and revoke API keys.",
+    "adapter": "Register, load and list LoRA adapters.",
+    "prefix": "Register prefixes that all tenants share.",
+    "cache": "Show what is cached, and invalidate it.",
+    "usage": "Show what a tenant has used.",
+    "audit": "Show what operators have done.",
     "chat": "Chat with a model.",
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }
@@ -48,7 +52,7 @@ class LazyCommands(click.Group):
         for variable, value in _ENVIRONMENT.get(cmd_name, {}).items():
             os.environ.setdefault(variable, value)
         try:
-            module = importlib.import_module(f"cli.{cmd_name}")
+            module = importlib.import_module(f"cli.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(str(error.name).partition(".")[0])
             if extra is None:

@@ -75,16 +75,3 @@ def load(file: Path | None, assignments: Sequence[str], check: bool, config_stdi
     if check:
         show_and_exit(config)
     return config
-
-
-def target_option(command: F) -> F:
-    """Add --target: the gateway to speak to."""
-    option = click.option(
-        "--target",
-        envvar="RADIXGATE_TARGET",
-        default=DEFAULT_TARGET,
-        show_default=True,
-        metavar="HOST:PORT",
-        help="The gateway.  [env: RADIXGATE_TARGET]",
-    )
-    return option(command)
