@@ -17,7 +17,9 @@ class GatewayObserver(Protocol):
         ...
 
     def auth_failed(self, reason: str) -> None:
-        """A credential was refused: "missing", "malformed", "unknown", "wrong_secret" or "revoked"."""
+        """A credential was refused: "missing", "suspended"; of API keys "malformed", "unknown", "wrong_secret",
+        "revoked" or "expired"; of tokens and certificates a word that begins with "token_" or "certificate_".
+        """
         ...
 
     def stream_opened(self, tenant: str) -> None:
@@ -58,6 +60,24 @@ class GatewayObserver(Protocol):
         """Redis has begun, or ceased, to answer."""
         ...
 
+    def certificate_loaded(self, expires_at: float) -> None:
+        """The servers' certificate is in use from now on; it expires then, in seconds since the epoch."""
+        ...
+
+    def certificate_refused(self, reason: str) -> None:
+        """Changed files cannot be used, the last ones still are: "unreadable", "malformed", "mismatch", "expired",
+        "not_yet_valid" or "unusable".
+        """
+        ...
+
+    def signing_keys_loaded(self, num_keys: int) -> None:
+        """The identity provider's keys were fetched; so many can verify tokens."""
+        ...
+
+    def signing_keys_failed(self, reason: str) -> None:
+        """The identity provider's keys could not be fetched, the last ones stay: "unreachable" or "malformed"."""
+        ...
+
 
 class NullObserver:
     """Measures nothing."""
@@ -95,4 +115,16 @@ class NullObserver:
         pass
 
     def store_reachable(self, reachable: bool) -> None:
+        pass
+
+    def certificate_loaded(self, expires_at: float) -> None:
+        pass
+
+    def certificate_refused(self, reason: str) -> None:
+        pass
+
+    def signing_keys_loaded(self, num_keys: int) -> None:
+        pass
+
+    def signing_keys_failed(self, reason: str) -> None:
         pass

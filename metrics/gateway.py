@@ -30,6 +30,7 @@ class GatewayMetrics:
         self._make_request_metrics()
         self._make_token_metrics()
         self._make_worker_metrics()
+        self._make_trust_metrics()
 
     def _make_request_metrics(self) -> None:
         make = self._families
@@ -83,6 +84,23 @@ class GatewayMetrics:
         )
         self._store_reachable = make.gauge("radixgate_gateway_store_reachable", "1 while Redis answers, else 0")
 
+    def _make_trust_metrics(self) -> None:
+        make = self._families
+        self._certificate_expires = make.gauge(
+            "radixgate_gateway_certificate_expiry_timestamp_seconds", "When the servers' certificate expires"
+        )
+        self._certificate_loads = make.counter(
+            "radixgate_gateway_certificate_loads_total",
+            "Certificates taken up (ok), and changed files refused",
+            ("outcome",),
+        )
+        self._signing_keys = make.gauge(
+            "radixgate_gateway_signing_keys", "Keys of the identity provider that can verify tokens"
+        )
+        self._signing_key_fetches = make.counter(
+            "radixgate_gateway_signing_key_fetches_total", "Fetches of the identity provider's keys", ("outcome",)
+        )
+
     # ------------------------------------------------------------------------------------------ the gateway's observer
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
@@ -127,6 +145,20 @@ class GatewayMetrics:
 
     def store_reachable(self, reachable: bool) -> None:
         self._store_reachable.set(reachable)
+
+    def certificate_loaded(self, expires_at: float) -> None:
+        self._certificate_expires.set(expires_at)
+        self._certificate_loads.labels("ok").inc()
+
+    def certificate_refused(self, reason: str) -> None:
+        self._certificate_loads.labels(reason).inc()
+
+    def signing_keys_loaded(self, num_keys: int) -> None:
+        self._signing_keys.set(num_keys)
+        self._signing_key_fetches.labels("ok").inc()
+
+    def signing_keys_failed(self, reason: str) -> None:
+        self._signing_key_fetches.labels(reason).inc()
 
 
 class OpenStreams(Collector):

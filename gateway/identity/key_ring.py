@@ -155,7 +155,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
 
 def _read(answer: http.client.HTTPResponse, ends_at: float) -> bytes:
-    """Read a little more than there may be, at most; with a socket's timeout alone a slow server could go on for ever."""
+    """Read a little more than there may be, at most. A socket's timeout alone would let slow servers go on for ever."""
     document = b""
     while len(document) <= _MAX_BYTES and (piece := answer.read1(1 << 16)):
         document += piece

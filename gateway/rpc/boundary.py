@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -25,6 +25,7 @@ from gateway.errors import (
     Violation,
 )
 from gateway.identity.callers import Caller, Certificate, Credentials, Operator, Principal
+from gateway.identity.certificates import certificate_in
 from gateway.identity.claims import claims_identity
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 from gateway.serving.calls import Calls
@@ -206,17 +207,18 @@ def _credentials(context: Context, metadata: Any) -> Credentials:
     values = [value for key, value in metadata if key == "authorization"]
     if len(values) > 1:
         raise UnauthenticatedError("more than one `authorization` entry")
-    return Credentials(values[0] if values else None, _certificate(context))
+    if values:
+        return Credentials(values[0])
+    return Credentials(certificate=_certificate(context))
 
 
 def _certificate(context: Context) -> Certificate | None:
     """Return the identities of the client's certificate, which TLS has verified."""
-    peer: Mapping[str, Sequence[bytes]] = context.auth_context()
-    if list(peer.get("transport_security_type", ())) != [b"ssl"] or "x509_common_name" not in peer:
+    peer = context.auth_context()
+    certificates = list(peer.get("x509_pem_cert", ()))
+    if list(peer.get("transport_security_type", ())) != [b"ssl"] or len(certificates) != 1:
         return None
-    common_name = peer["x509_common_name"][0].decode(errors="replace")
-    names = peer.get("x509_subject_alternative_name", ())
-    return Certificate(common_name, tuple(name.decode(errors="replace") for name in names))
+    return certificate_in(certificates[0])
 
 
 _DEADLINE_SLACK_S = 0.05

@@ -35,9 +35,12 @@ class GatewayServer:
         health: HealthServicer,
         inference: InferenceServicer,
         admin: AdminServicer | None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
+        """With `credentials` all services are reached by TLS, those that need no credential too; else in plain text."""
         self._boundary = boundary
         self._health = health
+        self._credentials = credentials
         self._server = grpc.aio.server(
             interceptors=[boundary],
             options=_options(config, limits),
@@ -53,7 +56,10 @@ class GatewayServer:
     async def start(self, listen: str) -> int:
         """Listen and return the port. Raises OSError, naming the address, if it cannot be had."""
         try:
-            port = self._server.add_insecure_port(listen)
+            if self._credentials is not None:
+                port = self._server.add_secure_port(listen, self._credentials)
+            else:
+                port = self._server.add_insecure_port(listen)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {listen}: {why_not_free(listen) or error}") from error
         await self._server.start()

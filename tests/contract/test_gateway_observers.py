@@ -40,3 +40,11 @@ def test_failures_and_workers_are_told(observer: GatewayObserver) -> None:
     for _ in range(2):
         observer.worker_connected("127.0.0.1:1")
         observer.worker_lost("127.0.0.1:1")
+
+
+def test_certificates_and_signing_keys_are_told(observer: GatewayObserver) -> None:
+    for _ in range(2):
+        observer.certificate_refused("mismatch")
+        observer.certificate_loaded(1.9e9)
+        observer.signing_keys_failed("unreachable")
+        observer.signing_keys_loaded(2)
