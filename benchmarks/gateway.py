@@ -4,7 +4,8 @@
 
 A worker without a model gives tokens on time (`benchmarks.gateway_stub`). In front of it, by turns: nothing, a bare
 grpc.aio proxy that passes bytes on (`benchmarks.gateway_proxy`), and one gateway of ours with everything it does for a
-tenant: authentication, quotas with limits set, usage. Measured are
+tenant: authentication, quotas with limits set, usage. Over HTTP the same gateway again and, where it is installed
+(`make peer-smg`), smg, which passes bytes on for whoever asks. Measured are
 
 - paced: 256 streams at 50 tokens/s each, and how much of one core whoever stands in between uses;
 - unpaced: as many tokens as come through, for each second of processor time of whoever stands in between;
@@ -16,6 +17,7 @@ Processor time is that of the process measured alone, so clients and worker besi
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,17 +44,20 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 ADMIN_TOKEN = "of-a-benchmark-only"
-SIDES = ("proxy", "gateway")
+# What stands in between, and what is asked directly to know what it adds.
+DIRECT = {"proxy": "direct", "gateway": "direct", "gateway http": "direct http", "smg http": "direct http"}
+SMG = Path(__file__).resolve().parents[1] / ".cache" / "peers" / "smg" / "bin" / "smg"
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class Side:
     """Something to ask: `process` is what its work is counted for."""
 
     name: str
     target: str
-    key: str
     process: psutil.Process
+    key: str = ""
+    arguments: tuple[str, ...] = ()  # of clients
 
 
 def main() -> None:
@@ -93,21 +98,62 @@ def _parse() -> argparse.Namespace:
 
 
 @contextmanager
-def _stand(rate: float) -> Iterator[dict[str, Between]]:
-    """Start worker, proxy and gateway; yield them by name."""
+def _stand(rate: float) -> Iterator[dict[str, Side]]:
+    """Start workers and all that stands before them; yield them by name."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        worker = _started(stack, folder, "worker", ["benchmarks.gateway_stub", "--rate", str(rate)], "")
-        proxy = _started(stack, folder, "proxy", ["benchmarks.gateway_proxy", "--backend", worker.target], "")
+
+        def start(name: str, *command: str) -> tuple[dict[str, str], psutil.Process]:
+            ready_file = folder / f"{name}.json"
+            whole = [sys.executable, "-m", *command, "--ready-file", str(ready_file)]
+            stack.enter_context(running_process(whole, what=name, is_ready=ready_file.exists, timeout_s=60))
+            return json.loads(ready_file.read_text()), _child_with(str(ready_file))
+
+        sides: dict[str, Side] = {}
+
+        def add(name: str, target: str, process: psutil.Process, key: str = "") -> None:
+            sides[name] = Side(name, target, process, key, ("--http",) if name.endswith("http") else ())
+
+        ready, process = start("worker", "benchmarks.gateway_stub", "--rate", str(rate))
+        worker = ready["grpc"]
+        add("direct", worker, process)
+        ready, process = start("proxy", "benchmarks.gateway_proxy", "--backend", worker)
+        add("proxy", ready["grpc"], process)
         redis = stack.enter_context(EmbeddedRedis.start())
-        command = ["cli", "gateway", *_settings(worker.target, redis.url)]
-        gateway = _started(stack, folder, "gateway", command, "")
-        key = _make_tenant(gateway.target)
-        yield {
-            "direct": worker,
-            "proxy": proxy,
-            "gateway": Between("gateway", gateway.target, key, gateway.process),
-        }
+        ready, process = start("gateway", "cli", "gateway", *_settings(worker, redis.url))
+        key = _make_tenant(ready["grpc"])
+        add("gateway", ready["grpc"], process, key)
+        add("gateway http", ready["http"], process, key)
+        ready, process = start("http-worker", "benchmarks.gateway_http_stub", "--rate", str(rate))
+        add("direct http", ready["http"], process)
+        if SMG.exists():
+            target = _start_smg(stack, ready["http"])
+            add("smg http", target, _child_with(target.rpartition(":")[2]))
+        yield sides
+
+
+def _child_with(argument: str) -> psutil.Process:
+    """Return the child process that was started with this argument."""
+    children = psutil.Process().children(recursive=True)
+    return next(each for each in children if argument in each.cmdline())
+
+
+def _start_smg(stack: ExitStack, worker: str) -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{free.getsockname()[1]}"
+    port = target.rpartition(":")[2]
+    command = [str(SMG), "launch", "--worker-urls", f"http://{worker}", "--host", "127.0.0.1", "--port", port]
+    command += ["--policy", "round_robin", "--log-level", "warn"]
+    log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "smg.log"
+    stack.enter_context(running_process(command, what="smg", is_ready=lambda: _answers(target), timeout_s=60, log=log))
+    return target
+
+
+def _answers(target: str) -> bool:
+    """Whether a request goes all the way to the worker."""
+    ask = [sys.executable, "-m", "benchmarks.gateway_load", "first", "--http", "--requests", "1", "--target", target]
+    return subprocess.run(ask, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def _settings(worker: str, redis_url: str) -> list[str]:
@@ -121,15 +167,6 @@ def _settings(worker: str, redis_url: str) -> list[str]:
         "log.level": "warning",
     }
     return [part for name, value in values.items() for part in ("--set", f"{name}={json.dumps(value)}")]
-
-
-def _started(stack: ExitStack, folder: Path, name: str, command: list[str], key: str) -> Between:
-    ready_file = folder / f"{name}.json"
-    whole = [sys.executable, "-m", *command, "--ready-file", str(ready_file)]
-    stack.enter_context(running_process(whole, what=name, is_ready=ready_file.exists, timeout_s=60))
-    target = json.loads(ready_file.read_text())["grpc"]
-    process = next(each for each in psutil.Process().children() if str(ready_file) in each.cmdline())
-    return Between(name, target, key, process)
 
 
 def _make_tenant(target: str) -> str:
@@ -150,17 +187,18 @@ def _make_tenant(target: str) -> str:
 # -------------------------------------------------------------------------------------------------------- measurement
 
 
-def _streams(sides: dict[str, Between], arguments: argparse.Namespace, console: Console, what: str) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+def _streams(sides: dict[str, Side], arguments: argparse.Namespace, console: Console, what: str) -> dict[str, Any]:
+    between = [name for name in sides if name in DIRECT]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in between}
     for repetition in range(arguments.repetitions):
-        for side in SIDES if repetition % 2 == 0 else SIDES[::-1]:
-            one = _one_run(sides[side], arguments)
-            found[side].append(one)
-            console.print(f"{what} {repetition + 1}/{arguments.repetitions} {side}: {one['core']:.1%} of a core")
-    return {side: _medians(runs) for side, runs in found.items()}
+        for name in between if repetition % 2 == 0 else between[::-1]:
+            one = _one_run(sides[name], arguments)
+            found[name].append(one)
+            console.print(f"{what} {repetition + 1}/{arguments.repetitions} {name}: {one['core']:.1%} of a core")
+    return {name: _medians(runs) for name, runs in found.items()}
 
 
-def _one_run(side: Between, arguments: argparse.Namespace) -> dict[str, float]:
+def _one_run(side: Side, arguments: argparse.Namespace) -> dict[str, float]:
     before = _cpu_s(side.process)
     load = _ask(side, "streams", "--streams", str(arguments.streams), "--tokens", str(arguments.tokens))
     used = _cpu_s(side.process) - before
@@ -174,30 +212,31 @@ def _one_run(side: Between, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the processor time of a process and of what it has started, in seconds."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
 
 
-def _first_tokens(sides: dict[str, Between], arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+def _first_tokens(sides: dict[str, Side], arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Return the medians over repetitions: first token of each side, and what is added to asking directly."""
-    names = ("direct", *SIDES)
     runs: list[dict[str, list[float]]] = []
     for repetition in range(arguments.repetitions):
-        order = names if repetition % 2 == 0 else names[::-1]
-        runs.append({side: _first_token_ms(sides[side], arguments.requests) for side in order})
+        order = list(sides) if repetition % 2 == 0 else list(sides)[::-1]
+        runs.append({name: _first_token_ms(sides[name], arguments.requests) for name in order})
         console.print(f"first token {repetition + 1}/{arguments.repetitions}")
     figures: dict[str, Any] = {}
-    for side in names:
-        p50 = [median(run[side]) for run in runs]
-        p99 = [_p99(run[side]) for run in runs]
-        figures[side] = {"p50": median(p50), "p99": median(p99)}
-        if side != "direct":
-            figures[side]["added_p50"] = median(median(run[side]) - median(run["direct"]) for run in runs)
-            figures[side]["added_p99"] = median(_p99(run[side]) - _p99(run["direct"]) for run in runs)
+    for name in sides:
+        figures[name] = {
+            "p50": median(median(run[name]) for run in runs),
+            "p99": median(_p99(run[name]) for run in runs),
+        }
+        if direct := DIRECT.get(name):
+            figures[name]["added_p50"] = median(median(run[name]) - median(run[direct]) for run in runs)
+            figures[name]["added_p99"] = median(_p99(run[name]) - _p99(run[direct]) for run in runs)
     return figures
 
 
-def _first_token_ms(side: Between, requests: int) -> list[float]:
+def _first_token_ms(side: Side, requests: int) -> list[float]:
     return [seconds * 1000 for seconds in _ask(side, "first", "--requests", str(requests))["first_token_s"]]
 
 
@@ -205,9 +244,11 @@ def _p99(values: list[float]) -> float:
     return sorted(values)[len(values) * 99 // 100]
 
 
-def _ask(side: Between, what: str, *arguments: str) -> dict[str, Any]:
+def _ask(side: Side, what: str, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gateway_load", what, "--target", side.target, "--key", side.key]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [*command, *side.arguments, *arguments], capture_output=True, text=True, timeout=600, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"the clients of {side.name} failed:\n{done.stderr}")
     time.sleep(0.2)  # what a run leaves behind is not the next one's
@@ -223,7 +264,8 @@ def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
-    table = Table("", *SIDES, box=None, header_style="bold", title="What stands between clients and a worker")
+    names = list(report["paced"])
+    table = Table("", *names, box=None, header_style="bold", title="What stands between clients and a worker")
     rows = {
         "of one core, paced": ("paced", "core", "{:.1%}"),
         "messages, paced": ("paced", "messages", "{:,.0f}"),
@@ -233,27 +275,31 @@ def _print(report: dict[str, Any], console: Console) -> None:
         "first token added, p99, ms": ("first_token_ms", "added_p99", "{:.2f}"),
     }
     for title, (section, name, form) in rows.items():
-        table.add_row(title, *(form.format(report[section][side][name]) for side in SIDES))
+        table.add_row(title, *(form.format(report[section][side][name]) for side in names))
     console.print(table)
 
 
 def _draw(report: dict[str, Any], path: Path) -> None:
-    figure, axes = pyplot.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
+    names = list(report["paced"])
+    settings = report["settings"]
+    figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     parts = (
-        ("of one core at 256 x 50 tokens/s" if report["settings"]["streams"] == 256 else "of one core, paced",
-         [100 * report["paced"][side]["core"] for side in SIDES], "%", 30.0),
-        ("tokens per second of processor", [report["unpaced"][side]["tokens_per_cpu_s"] for side in SIDES], "", None),
+        (f"of one core, {settings['streams']} x {settings['rate']:g} tokens/s",
+         [100 * report["paced"][name]["core"] for name in names], "%", 30.0),
+        ("tokens for each second of processor", [report["unpaced"][name]["tokens_per_cpu_s"] for name in names], "", None),
         ("added to the first token, p50",
-         [report["first_token_ms"][side]["added_p50"] for side in SIDES], "ms", 2.0),
+         [report["first_token_ms"][name]["added_p50"] for name in names], "ms", 2.0),
     )  # fmt: skip
+    colours = ["#2a7f62" if name.startswith("gateway") else "#b8b8b8" for name in names]
     for axis, (title, values, unit, target) in zip(axes, parts, strict=True):
-        bars = axis.bar(["aio proxy", "gateway"], values, color=["#b8b8b8", "#2a7f62"])
+        bars = axis.bar([name.replace(" ", "\n") for name in names], values, color=colours)
         axis.bar_label(bars, fmt="{:,.3g} " + unit)
         axis.set_title(title, fontsize=10)
         axis.margins(y=0.15)
         if target is not None:
             axis.axhline(target, color="#b03030", linestyle="--", linewidth=1)
-            axis.annotate("target", (1.45, target), color="#b03030", fontsize=8, ha="right", va="bottom")
+            axis.annotate("target", (0.02, target), xycoords=("axes fraction", "data"), color="#b03030", fontsize=8,
+                          va="bottom")  # fmt: skip
     figure.savefig(path, dpi=120)
 
 
