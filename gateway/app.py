@@ -9,7 +9,7 @@ from typing import Self
 import structlog
 from redis.asyncio import Redis
 
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, JwtConfig, TlsConfig
 from gateway.control.nothing import ForgottenNamespaces, NoPublicPrefixes
 from gateway.dispatch.adapters import FleetAdapters
 from gateway.dispatch.catalogue import Catalogue
@@ -19,14 +19,19 @@ from gateway.dispatch.pace import Pace
 from gateway.errors import UnavailableError
 from gateway.identity.adapters import AdapterDirectory
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
+from gateway.identity.by_form import ByForm
+from gateway.identity.certificates import CertificateAuthenticator
 from gateway.identity.changes import ChangeWatch
-from gateway.identity.directory import StoreDirectory
+from gateway.identity.directory import Directory, StoreDirectory
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
+from gateway.identity.key_ring import KeyRing, from_file, from_url
+from gateway.identity.named_tenants import NamedTenants
 from gateway.identity.reach import StoreReach
 from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
 from gateway.identity.sessions import Sessions
 from gateway.identity.stores import KeyStore, TenantStore
 from gateway.identity.terms import TermsBook
+from gateway.identity.tokens import TokenAuthenticator
 from gateway.observer import GatewayObserver, NullObserver
 from gateway.prompts.threads import PromptThreads
 from gateway.quota.unlimited import Unlimited
@@ -48,6 +53,8 @@ from gateway.serving.offers import Offers
 from gateway.serving.preparation import Preparation
 from metrics.exposition import MetricsServer
 from metrics.gateway import GatewayMetrics
+from transport.pems import PemFiles
+from transport.server import ServerTls
 
 _log = structlog.get_logger(__name__)
 
@@ -69,6 +76,8 @@ class GatewayApp:
         self._reach = StoreReach(self._redis, config.redis.timeout_s, observer)
         self._changes = ChangeWatch(self._redis, self._reach)
         self._tasks: list[asyncio.Task[None]] = []  # what runs beside the servers, from `start` to `stop`
+        self._tls = _server_tls(config.tls, observer)
+        self._key_ring = _key_ring(config.jwt, observer)
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
         self._sessions = Sessions()
@@ -112,14 +121,26 @@ class GatewayApp:
         config = self._config
         tenants, keys = RedisTenantStore(redis), RedisKeyStore(redis)
         directory, terms = StoreDirectory(tenants, keys), TermsBook(config.policies)
-        authenticators: dict[str, Authenticator] = {INFERENCE: TenantAuthenticator(directory, terms, observer)}
+        callers = self._tenant_authenticator(directory, terms, observer)
+        authenticators: dict[str, Authenticator] = {INFERENCE: callers}
         admin = None
         if tokens := admin_tokens(config):
             authenticators[ADMIN] = AdminAuthenticator(tokens, observer)
             admin = AdminServicer(_make_rooms(tenants, keys))
         boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer)
         servicer = InferenceServicer(inference, offers)
-        return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin)
+        tls = self._tls.grpc_credentials() if self._tls else None
+        return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin, tls)
+
+    def _tenant_authenticator(self, directory: Directory, terms: TermsBook, observer: GatewayObserver) -> ByForm:
+        config, named = self._config, NamedTenants(directory, terms, observer)
+        by_name, prefix = config.tls.client_tenants, config.tls.client_tenant_prefix
+        ring = self._key_ring
+        return ByForm(
+            TenantAuthenticator(directory, terms, observer),
+            TokenAuthenticator(config.jwt, ring, named, observer) if ring else None,
+            CertificateAuthenticator(by_name, prefix, named, observer) if by_name or prefix else None,
+        )
 
     @property
     def address(self) -> str:
@@ -143,6 +164,7 @@ class GatewayApp:
         self.port = await self._server.start(self._config.listen)
         self._fleet.start(lambda: self._health.set(INFERENCE, serving=self._fleet.ready))
         self._tasks = [asyncio.create_task(run()) for run in (self._reach.run, self._changes.run)]
+        self._tasks += [asyncio.create_task(each.run()) for each in (self._tls, self._key_ring) if each]
         _log.info("gateway started", address=self.address, workers=list(self._config.workers))
 
     async def stop(self) -> None:
@@ -171,6 +193,27 @@ class GatewayApp:
 def admin_tokens(config: GatewayConfig) -> dict[str, str]:
     """Return the admin tokens by the operator's name."""
     return {**({"admin": config.admin_token} if config.admin_token else {}), **config.operators}
+
+
+def _server_tls(config: TlsConfig, observer: GatewayObserver) -> ServerTls | None:
+    """Raises ValueError, naming the file, for what cannot serve."""
+    if config.cert_file is None or config.key_file is None:
+        return None
+    return ServerTls(PemFiles(config.cert_file, config.key_file, config.client_ca_file), config.reload_s, observer)
+
+
+def _key_ring(config: JwtConfig, observer: GatewayObserver) -> KeyRing | None:
+    """Raises ValueError for a file without keys. An identity provider may come later, like Redis and workers."""
+    if config.jwks_url is not None:
+        return KeyRing(from_url(config.jwks_url), config.algorithms, config.refresh_s, observer)
+    if config.jwks_file is None:
+        return None
+    ring = KeyRing(from_file(config.jwks_file), config.algorithms, config.refresh_s, observer)
+    try:
+        ring.load()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"gateway.jwt.jwks_file: {config.jwks_file}: {error}") from error
+    return ring
 
 
 def _make_rooms(tenants: TenantStore, keys: KeyStore) -> AdminRooms:
