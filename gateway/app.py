@@ -27,7 +27,9 @@ from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
 from gateway.identity.key_ring import KeyRing, from_file, from_url
 from gateway.identity.named_tenants import NamedTenants
 from gateway.identity.reach import StoreReach
-from gateway.identity.redis_store import RedisKeyStore, RedisTenantStore, connect
+from gateway.identity.redis_keys import RedisKeyStore
+from gateway.identity.redis_store import connect
+from gateway.identity.redis_tenants import RedisTenantStore
 from gateway.identity.sessions import Sessions
 from gateway.identity.stores import KeyStore, TenantStore
 from gateway.identity.terms import TermsBook
@@ -119,7 +121,7 @@ class GatewayApp:
         self, redis: Redis, inference: Inference, offers: Offers, observer: GatewayObserver
     ) -> GatewayServer:
         config = self._config
-        tenants, keys = RedisTenantStore(redis), RedisKeyStore(redis)
+        tenants, keys = RedisTenantStore(redis, self._reach), RedisKeyStore(redis, self._reach)
         directory, terms = StoreDirectory(tenants, keys), TermsBook(config.policies)
         callers = self._tenant_authenticator(directory, terms, observer)
         authenticators: dict[str, Authenticator] = {INFERENCE: callers}

@@ -6,8 +6,9 @@ Times are seconds since the epoch and come from the caller.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
+from gateway.errors import FailedPreconditionError
 from gateway.policy import TenantPolicy
 
 
@@ -29,6 +30,15 @@ class Tenant:
     def effective_cache_version(self, adapter: str) -> int:
         """Return the version of an adapter ("" is the base model)."""
         return self.cache_version + self.adapter_versions.get(adapter, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChange:
+    """What to change of a tenant; the rest stays as it is."""
+
+    display_name: str | None = None
+    # Fields of the policy by name. None, and no names, unset one.
+    policy: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +64,48 @@ class KeyRecord:
     secret_hash: bytes
 
 
-def first_cache_version(created_at: float) -> int:
+def first_cache_version(created_at: float, highest_before: int = 0) -> int:
     """Return the cache version a new tenant starts with.
 
     Its time of creation in milliseconds and not 0: a tenant that is made anew under an old id must not find the
-    cache of its predecessor.
+    cache of its predecessor, even when the store has forgotten it. While it remembers, `highest_before` is the highest
+    that was in use under the id.
     """
-    return int(created_at * 1000)
+    return max(int(created_at * 1000), highest_before + 1)
+
+
+def key_revoked(key_id: str) -> FailedPreconditionError:
+    return FailedPreconditionError(f"key {key_id!r} is revoked: make a new one instead", reason="KEY_REVOKED")
 
 
 class TenantStore(Protocol):
     """Tenants and their cache versions. Every method raises UnavailableError when the store cannot be reached.
 
     The effective version of an adapter is the tenant's own plus the adapter's, and every bump adds one: whatever is
-    bumped, the effective versions below it only ever grow, so no old value returns.
+    bumped, the effective versions below it only ever grow, so no old value returns. Nor does one when a tenant is
+    deleted and made anew.
     """
 
-    async def create(self, tenant_id: str, display_name: str, now: float) -> Tenant:
-        """Raises AlreadyExistsError."""
+    async def create(
+        self, tenant_id: str, display_name: str, now: float, policy: TenantPolicy | None = None, mark: str = ""
+    ) -> Tenant:
+        """Raises AlreadyExistsError, unless the tenant there was made with the same `mark`: then that is the answer."""
         ...
 
     async def get(self, tenant_id: str) -> Tenant | None: ...
 
     async def list_after(self, tenant_id: str, limit: int) -> Sequence[Tenant]:
         """Return at most `limit` tenants in order of id, from the first behind `tenant_id` ("": from the start)."""
+        ...
+
+    async def update(self, tenant_id: str, change: TenantChange) -> Tenant | None:
+        """Make all of a change at once. None and no change without such a tenant."""
+        ...
+
+    async def set_state(self, tenant_id: str, state: TenantState) -> Tenant | None: ...
+
+    async def delete(self, tenant_id: str) -> int | None:
+        """Remove a tenant with all its keys, and return how many those were. None without such a tenant."""
         ...
 
     async def cache_version(self, tenant_id: str, adapter: str) -> int | None:
@@ -96,13 +124,24 @@ class KeyStore(Protocol):
     """API keys. Every method raises UnavailableError when the store cannot be reached."""
 
     async def add(self, record: KeyRecord) -> None:
-        """Raises NotFoundError when the tenant does not exist, AlreadyExistsError for a key id in use."""
+        """Adding what is there already changes nothing.
+
+        Raises NotFoundError when the tenant does not exist, AlreadyExistsError for a key id that is another key's.
+        """
         ...
 
     async def find(self, key_id: str) -> KeyRecord | None: ...
 
     async def list_of(self, tenant_id: str) -> Sequence[ApiKey]:
-        """Return the tenant's keys, revoked ones included, oldest first."""
+        """Return the tenant's keys, revoked ones included: oldest first, those of one moment as they were added."""
+        ...
+
+    async def rotate(self, record: KeyRecord, expires_at: float) -> ApiKey:
+        """Add a key, and let the one that it replaces expire then if it would have lived longer, in one atomic write.
+
+        Return the key that is replaced. Like `add`, without effect the second time. Raises NotFoundError without the
+        key that is replaced, FailedPreconditionError when that is revoked, and AlreadyExistsError like `add`.
+        """
         ...
 
     async def revoke(self, key_id: str, now: float) -> ApiKey | None:
