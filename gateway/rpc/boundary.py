@@ -216,7 +216,7 @@ def _certificate(context: Context) -> Certificate | None:
     """Return the identities of the client's certificate, which TLS has verified."""
     peer = context.auth_context()
     certificates = list(peer.get("x509_pem_cert", ()))
-    if peer.get("transport_security_type") != [b"ssl"] or len(certificates) != 1:
+    if list(peer.get("transport_security_type", ())) != [b"ssl"] or len(certificates) != 1:
         return None
     return certificate_in(certificates[0])
 
