@@ -11,7 +11,7 @@ from hicache.host import HostSlots
 from hicache.keys import Namespace, PrefixKey
 from hicache.pages import KnownPages, PagePool, group_of
 from hicache.radix.naming import PageNames
-from hicache.radix.node import Account, Node
+from hicache.radix.node import Node
 from hicache.radix.removal import Removal
 from hicache.radix.tree import RadixTree
 from hicache.saves import Saves
@@ -72,12 +72,12 @@ class Backing:
         """Save the pages that these nodes complete on the host. Returns those that must come there for it, too."""
         return self.saves.save(nodes)
 
-    def fetch(self, key: PrefixKey, found: int, limit: int, account: Account, now: float) -> Fetch | None:
+    def fetch(self, key: PrefixKey, found: int, limit: int, tenant: str, now: float) -> Fetch | None:
         """Ask storage for what `key` has behind `found` and up to `limit` bytes; None: there is nothing to ask for."""
         # Reads overtake removals: what was dropped would come back.
         if self._removals and any(self._group(namespace) in self._removals for namespace in key.namespaces):
             return None
-        return self.fetches.fetch(key, found, limit, account, now)
+        return self.fetches.fetch(key, found, limit, tenant, now)
 
     def drop(self, namespace: Namespace) -> None:
         """A namespace is dropped: nothing of it is fetched or kept."""

@@ -15,8 +15,9 @@ from hicache.host import HostSlots
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
 from hicache.pages import KnownPages, PagePool, page_names
 from hicache.radix.naming import PageNames
-from hicache.radix.node import Account, Node
+from hicache.radix.node import Node
 from hicache.radix.removal import Removal
+from hicache.radix.shares import Owner
 from hicache.radix.tree import RadixTree
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import PageName
@@ -34,13 +35,11 @@ class FetchRules:
 class Fetch:
     """What storage brings for one request. `pending` until it has ended or was given up."""
 
-    def __init__(
-        self, key: PrefixKey, first_page: int, names: list[PageName], account: Account, deadline: float
-    ) -> None:
+    def __init__(self, key: PrefixKey, first_page: int, names: list[PageName], tenant: str, deadline: float) -> None:
         self.key = key
         self.first_page = first_page
         self.names = names
-        self.account = account
+        self.owner = Owner(key.namespaces[-1], tenant)
         self.deadline = deadline
         self.pending = True
         self.late = False  # given up because it took too long
@@ -103,7 +102,7 @@ class Fetches:
         """The nodes below which fetches will be attached."""
         return [fetch.held for fetch in self._fetches]
 
-    def fetch(self, key: PrefixKey, found: int, limit: int, account: Account, now: float) -> Fetch | None:
+    def fetch(self, key: PrefixKey, found: int, limit: int, tenant: str, now: float) -> Fetch | None:
         """Ask storage for the pages of `key` behind `found` and up to `limit` bytes; None: there is nothing to ask for.
 
         Asks for less, or nothing, while other fetches use up the bytes there are; for nothing as long as the store has
@@ -118,7 +117,7 @@ class Fetches:
         if wanted * self._page_tokens < self._rules.min_tokens or room < 1:
             return None
         names = page_names(key, self._names)[first : first + min(wanted, room)]
-        fetch = Fetch(key, first, names, account, now + self._rules.timeout_s)
+        fetch = Fetch(key, first, names, tenant, now + self._rules.timeout_s)
         self.reserved_bytes += len(names) * self._page_bytes
         self._hold(fetch)
         fetch.ticket = self._io.lookup(names)
@@ -154,7 +153,8 @@ class Fetches:
             self._attach(fetch, now)
         elif ticket.state is IoState.DONE and ticket.pages and fetch.pending:
             found = ticket.pages * self._page_tokens
-            slots = self._host.allocate_most(found, self._page_tokens, self._removal, fetch.account)
+            claimant = self._tree.shares.of(fetch.owner.tenant)
+            slots = self._host.allocate_most(found, self._page_tokens, self._removal, claimant)
             if slots is not None:
                 self._load(fetch, slots)
                 return
@@ -198,7 +198,7 @@ class Fetches:
             tree_page = self._tree.page_bytes // TOKEN_BYTES
             value = fetch.slots[:count].view(np.uint8).data
             unneeded = (
-                self._tree.attach_on_host(fetch.key.parts(tree_page), begin, value, now, fetch.account) // TOKEN_BYTES
+                self._tree.attach_on_host(fetch.key.parts(tree_page), begin, value, now, fetch.owner) // TOKEN_BYTES
             )
             fetch.first_token = begin // TOKEN_BYTES + unneeded
             fetch.fetched_tokens = count - unneeded

@@ -16,7 +16,7 @@ import numpy as np
 
 from hicache.audit_tiers import audit_host
 from hicache.backing import Backing, BackingRules
-from hicache.cache import Hit, Lease, Prefetch, PrefixCache
+from hicache.cache import Hit, Holdings, Lease, Prefetch, PrefixCache
 from hicache.copies.cost import LoadCostModel
 from hicache.copies.transfer import LayerGate, Transfer
 from hicache.errors import LeaseError
@@ -27,7 +27,7 @@ from hicache.host import HostSlots, MirrorRules, WriteBack, WritePolicy
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
 from hicache.pages import PagePool
 from hicache.radix.naming import PageNames
-from hicache.radix.node import Account, Node
+from hicache.radix.node import Node
 from hicache.radix.policy import EvictionPolicy
 from hicache.radix.shares import Share
 from hicache.stats import TierStats
@@ -129,28 +129,28 @@ class TieredCache(PrefixCache):
         What the host has is not loaded before `lease.load_back`.
         """
         assert prefetched is None or isinstance(prefetched, Fetch)
+        self._claim(key, tenant)
         parts = key.parts(self.page_size)
         limit = self._limit(max_tokens)
         node, values = self._tree.match(parts, limit, now, priority)
         on_host = self._tree.match_on_host(parts, node, limit, now, priority)
-        lease = TieredLease(self, key, node, b"".join(values), priority, self._shares.of(tenant), on_host, prefetched)
-        self._leases.add(lease)
-        return lease
+        return TieredLease(self, key, node, b"".join(values), priority, tenant, on_host, prefetched)
 
     def prefetch(self, key: PrefixKey, *, now: float, max_tokens: int | None = None, tenant: str = "") -> Fetch | None:
         if self._backing is None:
             return None
         limit = self._limit(max_tokens)
         device, host, _ = self._tree.match_length(key.parts(self.page_size), limit)
-        return self._backing.fetch(key, device + host, limit, self._shares.of(tenant), now)
+        return self._backing.fetch(key, device + host, limit, tenant, now)
 
     def is_loading(self, key: PrefixKey, *, max_tokens: int | None = None) -> bool:
         return self._tree.match_length(key.parts(self.page_size), self._limit(max_tokens))[2]
 
-    def drop(self, namespace: Namespace) -> None:
-        super().drop(namespace)
+    def drop(self, namespace: Namespace) -> Holdings:
+        freed = super().drop(namespace)
         if self._backing is not None:
             self._backing.drop(namespace)
+        return freed
 
     def tick(self, now: float) -> None:
         super().tick(now)
@@ -164,7 +164,7 @@ class TieredCache(PrefixCache):
         self._mirror_ahead(now)
 
     def prepare(self, num_slots: int, *, now: float) -> None:
-        self._reap_all(now)
+        self._slots.reap_all()
         self._now = now
         self._flights.mirror_ahead(num_slots * TOKEN_BYTES, self._slots.num_free * TOKEN_BYTES, now)
 
@@ -174,7 +174,7 @@ class TieredCache(PrefixCache):
     def flush(self, *, now: float) -> None:
         if self._backing is None:
             return
-        self._reap_all(now)
+        self._slots.reap_all()
         self._now = now
         pending = list(self._tree.roots.tops.values())
         while pending:
@@ -243,10 +243,6 @@ class TieredCache(PrefixCache):
     def _quarantine(self) -> Sequence[Int32Array]:
         return self._flights.quarantine
 
-    def _reap_all(self, now: float) -> None:
-        while self._removal.has_limbo:
-            super().tick(now)
-
     def _mirror_ahead(self, now: float) -> None:
         num_free = self._slots.num_free * TOKEN_BYTES
         loss_free = num_free + self._tree.queues.settled_bytes + self._flights.flying_bytes
@@ -293,12 +289,12 @@ class TieredLease(Lease):
         node: Node | None,
         value: bytes,
         priority: int,
-        account: Account,
+        tenant: str,
         on_host: Node | None,
         fetch: Fetch | None,
     ) -> None:
         """Made by `TieredCache.acquire`; `on_host` is the last node of what the host has behind `node`."""
-        super().__init__(cache, key.namespaces, node, value, priority, account)
+        super().__init__(cache._ground, key.namespaces, node, value, priority, tenant)
         self._tiers = cache
         self._key = key
         self._fetch = fetch
@@ -339,16 +335,17 @@ class TieredLease(Lease):
 
     def load_back(self, *, now: float) -> bool:
         cache = self._tiers
-        self._owner()
+        self._held()
         chain = self._chain()
         wanted = sum(len(node.key) for node in chain) // TOKEN_BYTES
         if not wanted or cache._flights.loads_stall or not cache._cost.worth_loading(wanted, now=now):
             cache._declined_loads += bool(wanted)
             self._let_go_of_host()
             return False
-        wanted = min(wanted, cache.num_available_slots(self._account.tenant) // cache.page_size * cache.page_size)
+        tenant = self._owner.tenant
+        wanted = min(wanted, cache.num_available_slots(tenant) // cache.page_size * cache.page_size)
         last = int(self._slot_ids[self._capacity - 1]) if self._capacity else None
-        slots = cache._allocate(wanted, last, self._account) if wanted else None
+        slots = cache._slots.allocate(wanted, last, tenant) if wanted else None
         nodes = [] if slots is None else _front(cache, self._chain(), len(slots) * TOKEN_BYTES)
         size = sum(len(node.key) for node in nodes) // TOKEN_BYTES
         if slots is not None:
@@ -379,7 +376,7 @@ class TieredLease(Lease):
         self._give_up_load()
 
     def release(self) -> None:
-        if self._cache is None:
+        if self._ground is None:
             return
         if self._load is not None:
             load = self._load
@@ -412,7 +409,7 @@ class TieredLease(Lease):
         self._follows = False
 
     def _assert_ready(self) -> None:
-        self._owner()
+        self._held()
         if self._load is not None:
             raise LeaseError("the lease is loading")
 

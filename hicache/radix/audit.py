@@ -112,6 +112,11 @@ def _check_spaces(tree: RadixTree, reachable: Sequence[Node], dropped: Sequence[
         require(space.namespace == namespace, "a namespace is listed under another name")
         require(bool(space.roots), "a namespace is listed without a root")
         require(all(root.space is space for root in space.roots), "a namespace does not know its roots")
+    for space in {node.space for node in (*reachable, *dropped) if node.space is not None}:
+        require(
+            space.account is tree.shares.of(space.tenant), "a namespace counts for another account than its tenant's"
+        )
+    tree.shares.check()
     for namespace, top in tree.roots.tops.items():
         require(top.parent is None, "a root at the top has a parent")
         require(top.is_root, "a node at the top is no root")

@@ -166,7 +166,7 @@ class Account:
     """What the namespaces of one tenant, or of all tenants without a share of their own, hold together.
 
     `device_bytes`, `host_bytes` and `locked_bytes` (of the device's) count slots in packed bytes. What is above
-    `floor_bytes` may go to others; what is above `fair_bytes` goes first.
+    `floor_bytes` may go to others; what is above `fair_bytes`, its part by `weight`, goes first.
     """
 
     __slots__ = (
@@ -179,11 +179,13 @@ class Account:
         "index",
         "locked_bytes",
         "tenant",
+        "weight",
     )
 
     def __init__(self, tenant: str, index: int) -> None:
         self.tenant = tenant
         self.index = index
+        self.weight = 1.0
         self.device_bytes = self.host_bytes = self.locked_bytes = 0
         self.floor_bytes = self.host_floor_bytes = 0
         self.fair_bytes = self.host_fair_bytes = 0
@@ -192,14 +194,16 @@ class Account:
 class Space:
     """One namespace of the tree: its roots, one at the top and one below every barrier node where it continues.
 
+    It counts for `tenant` ("" where it is public) in `account`, which may be one of several tenants together.
     `device_bytes` and `host_bytes` count the slots that its nodes hold in each tier, in packed bytes. `num_changes`
     grows with each change of them.
     """
 
-    __slots__ = ("account", "device_bytes", "host_bytes", "namespace", "num_changes", "roots")
+    __slots__ = ("account", "device_bytes", "host_bytes", "namespace", "num_changes", "roots", "tenant")
 
-    def __init__(self, namespace: Namespace, account: Account, num_changes: int = 0) -> None:
+    def __init__(self, namespace: Namespace, tenant: str, account: Account, num_changes: int = 0) -> None:
         self.namespace = namespace
+        self.tenant = tenant
         self.account = account
         self.roots: set[Node] = set()
         self.device_bytes = 0
@@ -234,11 +238,11 @@ class Roots:
     def below(self, barrier: Node | None, namespace: Namespace) -> Node | None:
         return self.tops.get(namespace) if barrier is None else barrier.children.get(namespace)
 
-    def plant(self, barrier: Node | None, namespace: Namespace, account: Account) -> Node:
+    def plant(self, barrier: Node | None, namespace: Namespace, tenant: str, account: Account) -> Node:
         """Make the root of `namespace` below `barrier`, or at the top. There must be none yet."""
         space = self.spaces.get(namespace)
         if space is None:
-            space = self.spaces[namespace] = Space(namespace, account, self._num_changes)
+            space = self.spaces[namespace] = Space(namespace, tenant, account, self._num_changes)
         root = Node(bytearray(), NO_SLOTS, barrier, space, 0.0)
         space.roots.add(root)
         if barrier is None:

@@ -32,16 +32,38 @@ class Queues:
         accounts = shares.accounts
         self.policy = policy
         self.accounts = accounts
-        tickets = count(1)
-        self.ready = [Victims(policy, tickets) for _ in accounts]
-        self.flying = [Victims(policy, tickets) for _ in accounts]
-        self.dirty = [Victims(policy, tickets) for _ in accounts]
-        self.inner = [Victims(policy, tickets) for _ in accounts]
-        self.cold = [Victims(policy, tickets) for _ in accounts]
+        self._tickets = count(1)
+        # By the index of their account.
+        self.ready: list[Victims] = []
+        self.flying: list[Victims] = []
+        self.dirty: list[Victims] = []
+        self.inner: list[Victims] = []
+        self.cold: list[Victims] = []
         self.spare: OrderedDict[Node, None] = OrderedDict()  # oldest first
         self.fixed: dict[Node, None] = {}  # below them hangs what was dropped: its path, which must not change
         self.settled_bytes = 0
-        self.alone = len(accounts) == 1
+        self.alone = True
+        for _ in accounts:
+            self.account_opened()
+
+    @property
+    def by_account(self) -> tuple[list[Victims], ...]:
+        """All queues of victims, each kind by the index of their account."""
+        return (self.ready, self.flying, self.dirty, self.inner, self.cold)
+
+    def account_opened(self) -> None:
+        """One more account is there, behind the others."""
+        for queues in self.by_account:
+            queues.append(Victims(self.policy, self._tickets))
+        self.alone = len(self.ready) == 1
+
+    def account_closed(self, index: int) -> None:
+        """An account without nodes is gone, and the last one has taken its place."""
+        for queues in self.by_account:
+            assert not len(queues[index]), "an account is closed that has something to evict"
+            queues[index] = queues[-1]
+            queues.pop()
+        self.alone = len(self.ready) == 1
 
     # Keeping nodes where they belong
 

@@ -42,8 +42,7 @@ class TreeShape:
         self.locked_bytes = 0  # the part of it that is locked
         self.num_nodes = 0  # roots and dropped nodes not included
         self.num_leaves = 0
-        self._common = shares.common
-        self._alone = self.queues.alone
+        self.shares = shares
 
     # Reshaping
 
@@ -139,7 +138,7 @@ class TreeShape:
             self.queues.withdraw(node)
         if node.settled:
             self.queues.unsettle(node)
-        if not self._alone:
+        if not self.queues.alone:
             self._charge(node, above, 1)
 
     def unlock(self, node: Node) -> None:
@@ -152,7 +151,7 @@ class TreeShape:
                 break
             above = above.parent
         self.locked_bytes -= node.depth
-        if not self._alone:
+        if not self.queues.alone:
             self._charge(node, above, -1)
         if not node.lock_ref and not node.blockers:
             self.queues.place(node)
@@ -176,7 +175,7 @@ class TreeShape:
 
     def _count_locked(self, node: Node, size: int) -> None:
         self.locked_bytes += size
-        if not self._alone and node.space is not None:
+        if not self.queues.alone and node.space is not None:
             node.space.account.locked_bytes += size
 
 

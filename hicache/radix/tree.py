@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hicache.keys import Namespace, Part
-from hicache.radix.node import NO_SLOTS, Account, Node
+from hicache.radix.node import NO_SLOTS, Node
 from hicache.radix.packed import shared_bytes
 from hicache.radix.shape import TreeShape
+from hicache.radix.shares import COMMON, Owner
 
 
 class Insertion(NamedTuple):
@@ -165,22 +166,20 @@ class RadixTree(TreeShape):
         value: memoryview,
         now: float,
         priority: int,
-        account: Account | None = None,
+        owner: Owner | None = None,
     ) -> Insertion:
         """Add a key below `held`, the locked node at `depth` where its lease ends so far, and move the lock to its end.
 
         `value` holds the slots of what lies behind `depth`; nodes that only the host has take theirs from it. A
-        namespace that is new belongs to `account` if it is the last of the key's. Costs O(new part): nothing above
-        `held` is looked at.
+        namespace that is new is public, but for the owner's. Costs O(new part): nothing above `held` is looked at.
         """
         node = held
         duplicates: list[tuple[int, int]] = []
         start, position = 0, depth
-        for index, (namespace, packed, size) in enumerate(parts):
+        for namespace, packed, size in parts:
             offset = position - start
             if offset < size:
                 if not offset:
-                    owner = account if index == len(parts) - 1 else None
                     node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
                 assert node is not None
                 here = value[start + offset - depth : start + size - depth]
@@ -230,7 +229,7 @@ class RadixTree(TreeShape):
         return node, offset
 
     def attach_on_host(
-        self, parts: Sequence[Part], begin: int, host_value: memoryview, now: float, account: Account | None
+        self, parts: Sequence[Part], begin: int, host_value: memoryview, now: float, owner: Owner | None
     ) -> int:
         """Add what storage brought: the slots in `host_value` hold the bytes from `begin` to the end of the key.
 
@@ -242,11 +241,10 @@ class RadixTree(TreeShape):
             return len(host_value)
         unneeded = depth - begin
         start = 0
-        for index, (namespace, packed, size) in enumerate(parts):
+        for namespace, packed, size in parts:
             stop = min(start + size, end)
             if depth < stop:
                 if depth == start:
-                    owner = account if index == len(parts) - 1 else None
                     node = self.roots.below(node, namespace) or self._new_root(node, namespace, owner)
                 assert node is not None
                 node = self._attach(node, packed[depth - start : stop - start], now)
@@ -323,7 +321,9 @@ class RadixTree(TreeShape):
         self.queues.place(node)
         self.watcher.stored(node, node.depth - len(node.key), "device")
 
-    def _new_root(self, barrier: Node | None, namespace: Namespace, account: Account | None) -> Node:
+    def _new_root(self, barrier: Node | None, namespace: Namespace, owner: Owner | None) -> Node:
         if barrier is not None:
             self.num_leaves -= 0 if barrier.children else 1
-        return self.roots.plant(barrier, namespace, account or self._common)
+        # A key's own namespace is its last one, however little of the key is there yet.
+        tenant = owner.tenant if owner is not None and owner.namespace == namespace else COMMON
+        return self.roots.plant(barrier, namespace, tenant, self.shares.of(tenant))

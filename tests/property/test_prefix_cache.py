@@ -131,7 +131,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @rule(num_nodes=st.integers(1, 4))
     def free_what_was_dropped(self, num_nodes: int) -> None:
         """What a tick does, with less at a time."""
-        self.cache._free_packed(self.cache._removal.reap(num_nodes))
+        self.cache._slots.free_packed(self.cache._removal.reap(num_nodes))
 
     # ------------------------------------------------------------------------------------------ what holds after each
 

@@ -245,7 +245,7 @@ class World:
     def reap_little(self, chance: random.Random) -> None:
         """What was dropped is freed bit by bit; here in smaller bits than `tick` does it."""
         for _ in range(chance.randrange(1, 4)):
-            self.cache._free_packed(self.cache._removal.reap(1))
+            self.cache._slots.free_packed(self.cache._removal.reap(1))
 
     def prepare(self, chance: random.Random) -> None:
         self.cache.prepare(chance.randrange(_NUM_PAGES) * self.page_size, now=self.now)

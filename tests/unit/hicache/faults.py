@@ -107,7 +107,7 @@ def free_what_is_cached(setting: Setting) -> None:
 
 
 def take_and_keep(setting: Setting) -> None:
-    setting.cache._slots.allocate(2)
+    setting.cache._slots._slots.allocate(2)
 
 
 def lock_once_too_often(setting: Setting) -> None:
@@ -145,7 +145,7 @@ def empty_a_node(setting: Setting) -> None:
 
 def leave_an_empty_root(setting: Setting) -> None:
     common = setting.tree.queues.accounts[0]
-    space = setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"), common)
+    space = setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"), "", common)
     root = setting.tree.roots.tops[namespace("idle")] = Node(bytearray(), bytearray(), None, space, 0.0)
     space.roots.add(root)
 
@@ -225,6 +225,41 @@ def miscount_victims(setting: Setting) -> None:
     setting.tree.queues.dirty[0]._live += 1
 
 
+def call_a_namespace_somebody_elses(setting: Setting) -> None:
+    setting.tree.roots.spaces[namespace("guest")].tenant = "shareholder"
+
+
+def promise_all_there_is(setting: Setting) -> None:
+    setting.tree.shares.accounts[1].floor_bytes = setting.tree.shares.floor_bytes = 64 * 4
+
+
+def promise_more_than_the_host_has(setting: Setting) -> None:
+    setting.tree.shares.accounts[1].host_floor_bytes = setting.tree.shares.host_floor_bytes = 65 * 4
+
+
+def miscount_what_is_promised(setting: Setting) -> None:
+    setting.tree.shares.floor_bytes += 8
+
+
+def close_the_common_account(setting: Setting) -> None:
+    setting.tree.shares.accounts.reverse()
+
+
+def number_accounts_alike(setting: Setting) -> None:
+    setting.tree.shares.accounts[1].index = 0
+
+
+def keep_an_account_for_nobody(setting: Setting) -> None:
+    shares = setting.tree.shares
+    shares.accounts.append(Account("gone", 2))
+
+
+def lose_a_configured_share(setting: Setting) -> None:
+    shares = setting.tree.shares
+    shares.close("shareholder")
+    setting.tree.queues.account_closed(1)
+
+
 def miscount_cached(setting: Setting) -> None:
     setting.tree.cached_bytes += 4
 
@@ -242,7 +277,7 @@ def miscount_leaves(setting: Setting) -> None:
 
 
 def miscount_free(setting: Setting) -> None:
-    setting.cache._slots.num_free += 1
+    setting.cache._slots._slots.num_free += 1
 
 
 def write_to_the_children_of_all_leaves(setting: Setting) -> None:
@@ -276,7 +311,7 @@ def list_a_root_that_is_gone(setting: Setting) -> None:
 
 def list_a_namespace_without_a_root(setting: Setting) -> None:
     common = setting.tree.queues.accounts[0]
-    setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"), common)
+    setting.tree.roots.spaces[namespace("idle")] = Space(namespace("idle"), "", common)
 
 
 def list_a_root_with_another_namespace(setting: Setting) -> None:
@@ -358,7 +393,7 @@ def expect_what_is_on_the_host(setting: Setting) -> None:
     space = setting.cold.space
     assert space is not None
     freed = setting.cache._removal.evict(len(setting.cold.value), space.account)
-    setting.cache._free_packed(freed)
+    setting.cache._slots.free_packed(freed)
     setting.cache.check()
     setting.stem.recent = setting.cold
 

@@ -26,7 +26,7 @@ def fill(cache: PrefixCache, name: str, num_leaves: int) -> None:
 
 
 def reap(cache: PrefixCache, num_nodes: int) -> None:
-    cache._free_packed(cache._removal.reap(num_nodes))
+    cache._slots.free_packed(cache._removal.reap(num_nodes))
 
 
 # -------------------------------------------------------------------------------------------------------- what it costs

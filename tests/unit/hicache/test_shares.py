@@ -77,7 +77,7 @@ def test_shares_are_in_whole_pages_and_a_fair_part_is_no_less_than_the_floor() -
     ]
     assert slots == [(0, 24, 0, 8), (40, 40, 16, 16), (0, 72, 0, 32)]
     assert shares.of("whoever") is shares.common
-    assert shares.num_floor_slots == 40
+    assert shares.floor_bytes == 40 * 4
 
 
 def test_a_lease_can_have_all_but_what_is_promised_to_others() -> None:
