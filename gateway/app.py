@@ -21,8 +21,8 @@ from gateway.identity.adapters import AdapterDirectory
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
 from gateway.identity.by_form import ByForm
 from gateway.identity.certificates import CertificateAuthenticator
-from gateway.identity.changes import ChangeWatch
-from gateway.identity.directory import Directory, StoreDirectory
+from gateway.identity.changes import ChangeLog, ChangeWatch
+from gateway.identity.directory import Directory, RedisDirectory
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
 from gateway.identity.key_ring import KeyRing, from_file, from_url
 from gateway.identity.named_tenants import NamedTenants
@@ -30,10 +30,12 @@ from gateway.identity.reach import StoreReach
 from gateway.identity.redis_keys import RedisKeyStore
 from gateway.identity.redis_store import connect
 from gateway.identity.redis_tenants import RedisTenantStore
+from gateway.identity.remembering import RememberingDirectory
 from gateway.identity.sessions import Sessions
 from gateway.identity.stores import KeyStore, TenantStore
 from gateway.identity.terms import TermsBook
 from gateway.identity.tokens import TokenAuthenticator
+from gateway.identity.upkeep import AGAIN_S, Upkeep
 from gateway.observer import GatewayObserver, NullObserver
 from gateway.prompts.threads import PromptThreads
 from gateway.quota.unlimited import Unlimited
@@ -122,7 +124,10 @@ class GatewayApp:
     ) -> GatewayServer:
         config = self._config
         tenants, keys = RedisTenantStore(redis, self._reach), RedisKeyStore(redis, self._reach)
-        directory, terms = StoreDirectory(tenants, keys), TermsBook(config.policies)
+        directory = RememberingDirectory(RedisDirectory(redis, self._reach), config.quota.max_stale_s)
+        upkeep = Upkeep(ChangeLog(redis, self._reach), directory, self._sessions)
+        self._changes.when_changed(upkeep.follow, AGAIN_S)
+        terms = TermsBook(config.policies)
         callers = self._tenant_authenticator(directory, terms, observer)
         authenticators: dict[str, Authenticator] = {INFERENCE: callers}
         admin = None

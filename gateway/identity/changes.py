@@ -32,6 +32,40 @@ local function changed(counter, log, subject)
 end
 """
 
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What has changed between one number and a later one."""
+
+    number: int
+    subjects: frozenset[str] | None  # None: nobody knows, it may be anything
+
+
+class ChangeLog:
+    """Which tenants and keys have changed."""
+
+    def __init__(self, client: Redis, reach: StoreReach) -> None:
+        self._client = client
+        self._reach = reach
+
+    async def since(self, number: int | None) -> Changed:
+        """Return what has changed after `number`; None: from the start. Raises UnavailableError."""
+
+        async def read() -> Any:
+            async with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.get(CHANGES)
+                pipeline.zrangebyscore(CHANGED, f"({number or 0}", "+inf")
+                pipeline.zcard(CHANGED)
+                pipeline.zrange(CHANGED, 0, 0, withscores=True)
+                return await pipeline.execute()
+
+        counted, subjects, kept, first = await self._reach.call(read)
+        now = int(counted or 0)
+        # Redis may have lost some of what it had, or the log what is older than its oldest entry.
+        is_whole = number is not None and number <= now and (kept < MAX_CHANGED or first[0][1] <= number + 1)
+        return Changed(now, frozenset(subjects) if is_whole else None)
+
+
 OnChange = Callable[[], Awaitable[None]]
 
 

@@ -64,6 +64,7 @@ redis.call('HSET', KEYS[4], ARGV[1], string.format('%.0f', version + bumps))
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
 for i = 8, #KEYS do redis.call('DEL', KEYS[i]) end
+for i = 3, #ARGV do changed(KEYS[6], KEYS[7], 'key ' .. ARGV[i]) end
 changed(KEYS[6], KEYS[7], ARGV[2])
 return num_keys
 """
