@@ -95,7 +95,7 @@ class Inference:
         deadline: float,
         write: Write,
     ) -> None:
-        await self._namespaces.used(generation)
+        self._namespaces.used(generation)
         remaining_s = deadline - asyncio.get_running_loop().time()
         report = StreamReport(self._observer, generation, account, caller.arrived_at)
         with self._fleet.submit(model, generation, remaining_s) as stream, report:

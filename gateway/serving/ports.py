@@ -30,8 +30,8 @@ class PublicPrefixes(Protocol):
 class Namespaces(Protocol):
     """Remembers which cache namespaces a tenant has, so that they can be purged."""
 
-    async def used(self, generation: Generation) -> None:
-        """A request is about to be sent to a worker. What cannot be remembered is logged, and fails nobody."""
+    def used(self, generation: Generation) -> None:
+        """A request is about to be sent to a worker. Returns at once, and fails nobody."""
         ...
 
 
