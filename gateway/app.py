@@ -10,8 +10,7 @@ import structlog
 from redis.asyncio import Redis
 
 from gateway.config import GatewayConfig, JwtConfig, TlsConfig
-from gateway.control.nothing import ForgottenNamespaces, NoPublicPrefixes
-from gateway.dispatch.adapters import FleetAdapters
+from gateway.control.room import ControlRoom
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
@@ -23,7 +22,8 @@ from gateway.identity.by_form import ByForm
 from gateway.identity.certificates import CertificateAuthenticator
 from gateway.identity.changes import ChangeLog, ChangeWatch
 from gateway.identity.directory import Directory, RedisDirectory
-from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret
+from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret, SecretSource
+from gateway.identity.idempotency import Idempotency
 from gateway.identity.key_ring import KeyRing, from_file, from_url
 from gateway.identity.named_tenants import NamedTenants
 from gateway.identity.reach import StoreReach
@@ -85,7 +85,9 @@ class GatewayApp:
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
         self._sessions = Sessions()
-        inference, offers = self._make_services(self._redis, FleetAdapters(self._fleet), observer)
+        self._secret = _secret_source(config, self._redis)
+        self._control = self._make_control()
+        inference, offers = self._make_services(self._control.directory, observer)
         self._server = self._make_server(self._redis, inference, offers, observer)
 
     def _make_fleet(self, observer: GatewayObserver) -> Fleet:
@@ -101,18 +103,18 @@ class GatewayApp:
             RoundRobin(),
         )
 
-    def _make_services(
-        self, redis: Redis, adapters: AdapterDirectory, observer: GatewayObserver
-    ) -> tuple[Inference, Offers]:
-        config, quotas = self._config, Unlimited()
-        secret = ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
-        preparation = Preparation(self._fleet, adapters, NoPublicPrefixes(), ExtraKeys(secret), config.limits)
+    def _make_control(self) -> ControlRoom:
+        return ControlRoom(self._fleet, self._redis, self._reach, self._changes, ExtraKeys(self._secret))
+
+    def _make_services(self, adapters: AdapterDirectory, observer: GatewayObserver) -> tuple[Inference, Offers]:
+        config, quotas, control = self._config, Unlimited(), self._control
+        preparation = Preparation(self._fleet, adapters, control.prefixes, ExtraKeys(self._secret), config.limits)
         inference = Inference(
             self._fleet,
             preparation,
             quotas,
             self._sessions,
-            ForgottenNamespaces(),
+            control.namespaces,
             config.limits,
             config.server,
             observer,
@@ -133,11 +135,23 @@ class GatewayApp:
         admin = None
         if tokens := admin_tokens(config):
             authenticators[ADMIN] = AdminAuthenticator(tokens, observer)
-            admin = AdminServicer(_make_rooms(tenants, keys))
+            admin = AdminServicer(self._make_rooms(tenants, keys))
         boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer)
         servicer = InferenceServicer(inference, offers)
         tls = self._tls.grpc_credentials() if self._tls else None
         return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin, tls)
+
+    def _make_rooms(self, tenants: TenantStore, keys: KeyStore) -> AdminRooms:
+        control, once = self._control, Idempotency(self._redis, self._reach)
+        return AdminRooms(
+            tenants=TenantCalls(tenants),
+            keys=KeyCalls(tenants, keys),
+            adapters=AdapterCalls(control.adapter_control, once),
+            prefixes=PrefixCalls(self._fleet, control.prefix_control, once, self._config.limits),
+            cache=CacheCalls(tenants, control.cache_control),
+            usage=UsageCalls(),
+            audit=AuditCalls(),
+        )
 
     def _tenant_authenticator(self, directory: Directory, terms: TermsBook, observer: GatewayObserver) -> ByForm:
         config, named = self._config, NamedTenants(directory, terms, observer)
@@ -169,10 +183,15 @@ class GatewayApp:
         if admin_tokens(self._config):
             self._health.set(ADMIN, serving=True)
         self.port = await self._server.start(self._config.listen)
-        self._fleet.start(lambda: self._health.set(INFERENCE, serving=self._fleet.ready))
-        self._tasks = [asyncio.create_task(run()) for run in (self._reach.run, self._changes.run)]
+        self._fleet.start(self._workers_changed)
+        runs = (self._reach.run, self._changes.run, self._control.run)
+        self._tasks = [asyncio.create_task(run()) for run in runs]
         self._tasks += [asyncio.create_task(each.run()) for each in (self._tls, self._key_ring) if each]
         _log.info("gateway started", address=self.address, workers=list(self._config.workers))
+
+    def _workers_changed(self) -> None:
+        self._health.set(INFERENCE, serving=self._fleet.ready)
+        self._control.workers_changed()
 
     async def stop(self) -> None:
         """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
@@ -202,6 +221,10 @@ def admin_tokens(config: GatewayConfig) -> dict[str, str]:
     return {**({"admin": config.admin_token} if config.admin_token else {}), **config.operators}
 
 
+def _secret_source(config: GatewayConfig, redis: Redis) -> SecretSource:
+    return ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
+
+
 def _server_tls(config: TlsConfig, observer: GatewayObserver) -> ServerTls | None:
     """Raises ValueError, naming the file, for what cannot serve."""
     if config.cert_file is None or config.key_file is None:
@@ -221,18 +244,6 @@ def _key_ring(config: JwtConfig, observer: GatewayObserver) -> KeyRing | None:
     except (OSError, ValueError) as error:
         raise ValueError(f"gateway.jwt.jwks_file: {config.jwks_file}: {error}") from error
     return ring
-
-
-def _make_rooms(tenants: TenantStore, keys: KeyStore) -> AdminRooms:
-    return AdminRooms(
-        tenants=TenantCalls(tenants),
-        keys=KeyCalls(tenants, keys),
-        adapters=AdapterCalls(),
-        prefixes=PrefixCalls(),
-        cache=CacheCalls(tenants),
-        usage=UsageCalls(),
-        audit=AuditCalls(),
-    )
 
 
 Announce = Callable[[str, str | None], None]  # (gRPC address, URL of the metrics or None)
