@@ -51,5 +51,5 @@ class NamedTenants:
 
 def label(kind: str, name: str) -> str:
     """Return how logs call a credential: one line of printable ASCII, whatever its maker wrote."""
-    shown = "".join(char if " " < char <= "~" else "?" for char in name[:_MAX_NAME_CHARS])
+    shown = "".join(char if " " <= char <= "~" else "?" for char in name[:_MAX_NAME_CHARS])
     return f"{kind} {shown or '-'}"
