@@ -38,7 +38,8 @@ from gateway.identity.tokens import TokenAuthenticator
 from gateway.identity.upkeep import AGAIN_S, Upkeep
 from gateway.observer import GatewayObserver, NullObserver
 from gateway.prompts.threads import PromptThreads
-from gateway.quota.unlimited import Unlimited
+from gateway.quota.opening import open_quotas
+from gateway.quota.usage import UsageStore
 from gateway.routing.router import RoundRobin
 from gateway.rpc.admin import AdminRooms, AdminServicer
 from gateway.rpc.admin_calls.adapters import AdapterCalls
@@ -79,6 +80,7 @@ class GatewayApp:
         self._redis = connect(config.redis)
         self._reach = StoreReach(self._redis, config.redis.timeout_s, observer)
         self._changes = ChangeWatch(self._redis, self._reach)
+        self._quotas = open_quotas(self._redis, self._reach, config.quota, observer)
         self._tasks: list[asyncio.Task[None]] = []  # what runs beside the servers, from `start` to `stop`
         self._tls = _server_tls(config.tls, observer)
         self._key_ring = _key_ring(config.jwt, observer)
@@ -107,7 +109,7 @@ class GatewayApp:
         return ControlRoom(self._fleet, self._redis, self._reach, self._changes, ExtraKeys(self._secret))
 
     def _make_services(self, adapters: AdapterDirectory, observer: GatewayObserver) -> tuple[Inference, Offers]:
-        config, quotas, control = self._config, Unlimited(), self._control
+        config, quotas, control = self._config, self._quotas, self._control
         preparation = Preparation(self._fleet, adapters, control.prefixes, ExtraKeys(self._secret), config.limits)
         inference = Inference(
             self._fleet,
@@ -149,7 +151,7 @@ class GatewayApp:
             adapters=AdapterCalls(control.adapter_control, once),
             prefixes=PrefixCalls(self._fleet, control.prefix_control, once, self._config.limits),
             cache=CacheCalls(tenants, control.cache_control),
-            usage=UsageCalls(),
+            usage=UsageCalls(tenants, UsageStore(self._redis, self._reach)),
             audit=AuditCalls(),
         )
 
@@ -185,6 +187,7 @@ class GatewayApp:
         self.port = await self._server.start(self._config.listen)
         self._fleet.start(self._workers_changed)
         runs = (self._reach.run, self._changes.run, self._control.run)
+        self._quotas.start()
         self._tasks = [asyncio.create_task(run()) for run in runs]
         self._tasks += [asyncio.create_task(each.run()) for each in (self._tls, self._key_ring) if each]
         _log.info("gateway started", address=self.address, workers=list(self._config.workers))
@@ -201,6 +204,7 @@ class GatewayApp:
             )
         await self._server.stop()
         await self._fleet.stop()
+        await self._quotas.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

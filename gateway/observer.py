@@ -78,6 +78,29 @@ class GatewayObserver(Protocol):
         """The identity provider's keys could not be fetched, the last ones stay: "unreachable" or "malformed"."""
         ...
 
+    def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
+        """A call was "admitted", "refused" or "queued", the last two by a limit (the policy's field). `by` is who
+        decided: "shared" for Redis, "local", "allow" or "refuse" for what a gateway does without it, "memory" for a
+        refusal that still held.
+        """
+        ...
+
+    def quota_waiting(self, calls: int) -> None:
+        """So many calls of this gateway wait now for one of their tenant's to end."""
+        ...
+
+    def quota_waited(self, seconds: float) -> None:
+        """A call has waited so long for one of its tenant's to end, whatever came of it."""
+        ...
+
+    def quota_store_current(self, current: bool) -> None:
+        """Redis decides about quotas, or this gateway alone. Told of changes."""
+        ...
+
+    def quota_backlog(self, settlements: int) -> None:
+        """So many requests have ended that Redis has yet to be told of."""
+        ...
+
 
 class NullObserver:
     """Measures nothing."""
@@ -127,4 +150,19 @@ class NullObserver:
         pass
 
     def signing_keys_failed(self, reason: str) -> None:
+        pass
+
+    def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
+        pass
+
+    def quota_waiting(self, calls: int) -> None:
+        pass
+
+    def quota_waited(self, seconds: float) -> None:
+        pass
+
+    def quota_store_current(self, current: bool) -> None:
+        pass
+
+    def quota_backlog(self, settlements: int) -> None:
         pass

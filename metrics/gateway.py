@@ -12,7 +12,13 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from metrics.registry import END_TO_END_BUCKETS, FIRST_TOKEN_BUCKETS, INTER_TOKEN_BUCKETS, MetricFamilies
+from metrics.registry import (
+    END_TO_END_BUCKETS,
+    FIRST_TOKEN_BUCKETS,
+    INTER_TOKEN_BUCKETS,
+    QUEUE_WAIT_BUCKETS,
+    MetricFamilies,
+)
 from metrics.work_labels import WorkLabels
 
 
@@ -101,6 +107,27 @@ class GatewayMetrics:
             "radixgate_gateway_signing_key_fetches_total", "Fetches of the identity provider's keys", ("outcome",)
         )
 
+    def _make_quota_metrics(self) -> None:
+        make = self._families
+        self._quota_decisions = make.counter(
+            "radixgate_gateway_quota_decisions_total",
+            "Calls admitted, refused or queued, by the limit and by who decided",
+            ("tenant", "outcome", "limit", "by"),
+        )
+        self._quota_waiting = make.gauge(
+            "radixgate_gateway_queued_requests", "Calls that wait for one of their tenant's to end"
+        )
+        self._quota_waits = make.histogram(
+            "radixgate_gateway_queue_seconds", "How long calls waited for one of their tenant's", QUEUE_WAIT_BUCKETS
+        )
+        self._quota_current = make.gauge(
+            "radixgate_gateway_quota_store_current", "1 while Redis decides about quotas, 0 while this gateway does"
+        )
+        self._quota_current.set(1)
+        self._quota_backlog = make.gauge(
+            "radixgate_gateway_unsettled_requests", "Requests that have ended and that Redis has yet to be told of"
+        )
+
     # ------------------------------------------------------------------------------------------ the gateway's observer
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
@@ -159,6 +186,21 @@ class GatewayMetrics:
 
     def signing_keys_failed(self, reason: str) -> None:
         self._signing_key_fetches.labels(reason).inc()
+
+    def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
+        self._quota_decisions.labels(self._labels.of_tenant(tenant), outcome, limit, by).inc()
+
+    def quota_waiting(self, calls: int) -> None:
+        self._quota_waiting.set(calls)
+
+    def quota_waited(self, seconds: float) -> None:
+        self._quota_waits.observe(seconds)
+
+    def quota_store_current(self, current: bool) -> None:
+        self._quota_current.set(current)
+
+    def quota_backlog(self, settlements: int) -> None:
+        self._quota_backlog.set(settlements)
 
 
 class OpenStreams(Collector):

@@ -14,6 +14,7 @@ class Demand:
 
     route: str  # "Generate", "CountTokens", "ListModels": for metrics and messages
     tokens: int = 0  # the most that it can use: prompt and completions
+    counted_tokens: int = 0  # of a prompt that is only counted
 
 
 @dataclass(slots=True)

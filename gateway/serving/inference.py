@@ -110,7 +110,7 @@ class Inference:
         response = inference_pb2.CountTokensResponse(num_tokens=len(token_ids), token_ids=token_ids)
         self._check_size(response, prompt_field(request))
         account = Account(model.name, counted_tokens=len(token_ids))
-        async with self._quotas.admit(caller, Demand("CountTokens"), account):
+        async with self._quotas.admit(caller, Demand("CountTokens", counted_tokens=len(token_ids)), account):
             return response
 
     def _check_size(self, response: inference_pb2.CountTokensResponse, field: str) -> None:
