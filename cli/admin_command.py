@@ -48,7 +48,7 @@ def admin_options(command: F) -> F:
     wrapped: Any = with_admin
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
-        *token_options(),
+        token_options,
         target_options,
     ):
         wrapped = option(wrapped)
@@ -56,9 +56,9 @@ def admin_options(command: F) -> F:
     return result
 
 
-def token_options() -> tuple[Callable[[Any], Any], ...]:
-    """Return the options that say where the admin token is."""
-    return (
+def token_options(command: F) -> F:
+    """Add the options that say where the admin token is."""
+    for option in (
         click.option(
             "--admin-token-file",
             "token_file",
@@ -68,7 +68,9 @@ def token_options() -> tuple[Callable[[Any], Any], ...]:
         click.option(
             "--config", "file", type=click.Path(path_type=Path, dir_okay=False), help="TOML with gateway.admin_token."
         ),
-    )
+    ):
+        command = option(command)
+    return command
 
 
 def request_id_option(command: F) -> F:
@@ -95,12 +97,13 @@ def admin_token(file: Path | None, token_file: Path | None) -> str:
     return token
 
 
-def find_admin_token(file: Path | None, token_file: Path | None) -> str | None:
+def find_admin_token(file: Path | None, token_file: Path | None, *, leftover: bool = True) -> str | None:
+    """Return the token from the first place that has one; from what `serve` left only with `leftover`."""
     if token_file is not None:
         return _read_token(token_file)
     if token := config_from(read_tree(file, [])).gateway.admin_token:
         return token
-    return _read_token(admin_token_file()) if admin_token_file().exists() else None
+    return _read_token(admin_token_file()) if leftover and admin_token_file().exists() else None
 
 
 def _read_token(path: Path) -> str:

@@ -20,6 +20,7 @@ _COMMANDS = {
     "cache": "Show what is cached, and invalidate it.",
     "usage": "Show what a tenant has used.",
     "audit": "Show what operators have done.",
+    "isolation-check": "Check on a running deployment that tenants are isolated.",
     "chat": "Chat with a model.",
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }

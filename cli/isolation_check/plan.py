@@ -1,0 +1,148 @@
+"""Which checks there are for what was given: two tenants, perhaps the operator's token, an adapter, HTTP."""
+
+import random
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import click
+
+from cli.admin_client import AdminClient, admin_client
+from cli.isolation_check.checks.adapters import AdapterCheck, RevisionCheck
+from cli.isolation_check.checks.base import Check
+from cli.isolation_check.checks.claims import ClaimCheck
+from cli.isolation_check.checks.names import NameCheck
+from cli.isolation_check.checks.prefixes import PublicPrefixCheck
+from cli.isolation_check.checks.scopes import ScopeCheck
+from cli.isolation_check.checks.tenants import TenantCheck
+from cli.isolation_check.checks.timing import TimingCheck
+from cli.isolation_check.checks.versions import VersionCheck
+from cli.isolation_check.grpc_probe import GrpcProbe
+from cli.isolation_check.http_probe import HttpProbe
+from cli.isolation_check.operator import Operator
+from cli.isolation_check.probes import Pair, Probe
+from cli.isolation_check.prompts import Prompts, vocabulary_of
+from cli.isolation_check.running import stage_of
+from cli.isolation_check.verdicts import Evidence, Skipped
+from cli.progress import Reporter
+from cli.target import Target
+
+NAMES = ("tenant", "scope", "adapter", "names", "claims", "version", "revision", "public", "timing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for."""
+
+    target: Target
+    http: str | None = None
+    keys: tuple[str, str] | None = None  # of two tenants; None: tenants are made for the time of the checks
+    model: str = ""
+    adapter: str = ""
+    adapter_folders: tuple[str, str] | None = None
+    admin_token: str | None = None
+    prompt_tokens: int = 256
+    pairs: int = 40
+    rounds: int = 3
+    checks: Collection[str] = NAMES
+
+
+class Unavailable:
+    """A check that cannot be made, and why. Fits Check."""
+
+    def __init__(self, name: str, over: str, needs: str) -> None:
+        self.name = name
+        self.over = over
+        self._needs = needs
+
+    def run(self, evidence: Evidence) -> None:
+        raise Skipped(self._needs)
+
+
+@contextmanager
+def planned(
+    wanted: Wanted, reporter: Reporter, warn: Callable[[str], None], random_: random.Random
+) -> Iterator[list[Check]]:
+    """Provide the checks, ready to run; what they need is there as long as the context lasts. Raises grpc.RpcError."""
+    with ExitStack() as stack:
+        channel = stack.enter_context(wanted.target.channel([("grpc.use_local_subchannel_pool", 1)]))
+        operator = None
+        if wanted.admin_token is not None:
+            client: AdminClient = stack.enter_context(admin_client(wanted.target, wanted.admin_token))
+            operator = Operator(client, warn)
+        keys = wanted.keys or _guests(operator, random_, stack)
+        scout = GrpcProbe(channel, keys[0], wanted.model)
+        model = wanted.model or _only_model(scout)
+        prompts = Prompts(vocabulary_of(scout.tokens_of, random_), _length(scout, model, wanted), random_)
+        pairs = [Pair(GrpcProbe(channel, keys[0], model), GrpcProbe(channel, keys[1], model))]
+        if wanted.http is not None:
+            authorities = wanted.target.tls.authorities if wanted.target.tls else None
+            http = [HttpProbe(wanted.http, key, model, authorities) for key in keys]
+            pairs.append(Pair(*http))
+        plan = _Plan(wanted, model, prompts, operator, lambda key: GrpcProbe(channel, key, model), reporter)
+        yield [check for check in plan.checks(pairs) if check.name in wanted.checks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    wanted: Wanted
+    model: str
+    prompts: Prompts
+    operator: Operator | None
+    probe_of: Callable[[str], Probe]
+    reporter: Reporter
+
+    def checks(self, pairs: list[Pair]) -> Iterator[Check]:
+        wanted, prompts = self.wanted, self.prompts
+        for pair in pairs:
+            yield TenantCheck(pair, prompts, wanted.rounds)
+            yield ScopeCheck(pair.mine, prompts, wanted.rounds)
+            yield AdapterCheck(pair.mine, wanted.adapter, prompts, wanted.rounds)
+            yield NameCheck(pair, wanted.adapter, prompts)
+            yield ClaimCheck(pair.mine, prompts)
+        yield from self._operators_checks(pairs)
+        timed = pairs[0]
+        stage = stage_of(TimingCheck.name, timed.over)
+        yield TimingCheck(timed, prompts, wanted.pairs, lambda fraction: self.reporter.report(stage, fraction))
+
+    def _operators_checks(self, pairs: list[Pair]) -> Iterator[Check]:
+        needs = "needs the admin token: --admin-token-file"
+        first = pairs[0]
+        if self.operator is None:
+            for name in ("version", "revision", "public"):
+                yield Unavailable(name, first.over, needs)
+            return
+        yield VersionCheck(self.operator, self.probe_of, first.others, self.prompts)
+        if self.wanted.adapter_folders is None:
+            yield Unavailable("revision", first.over, "needs two adapters of the model: --adapter-folder, twice")
+        else:
+            folders = self.wanted.adapter_folders
+            yield RevisionCheck(self.operator, self.probe_of, self.model, folders, self.prompts)
+        for pair in pairs:
+            yield PublicPrefixCheck(self.operator, pair, self.model, self.prompts)
+
+
+def _guests(operator: Operator | None, random_: random.Random, stack: ExitStack) -> tuple[str, str]:
+    """Make two tenants for as long as the stack is open, and return their keys."""
+    if operator is None:
+        raise click.UsageError(
+            "give the keys of two tenants (--key, --other-key), or the admin token to have two made for the check"
+        )
+    nonce = f"{random_.getrandbits(48):012x}"
+    one, other = (stack.enter_context(operator.guest(f"isolation-check-{nonce}-{name}")) for name in ("a", "b"))
+    return one.key, other.key
+
+
+def _only_model(probe: GrpcProbe) -> str:
+    models = sorted(probe.models())
+    if len(models) != 1:
+        raise click.UsageError(f"name one of the models with --model: {', '.join(models) or 'none is served'}")
+    return models[0]
+
+
+def _length(probe: GrpcProbe, model: str, wanted: Wanted) -> int:
+    """Return how long prompts are: twice as much, and a token, must fit the model's context."""
+    context_length = probe.models().get(model)
+    if context_length is None:
+        raise click.UsageError(f"model {model!r} does not exist for the tenant of --key")
+    return min(wanted.prompt_tokens, context_length // 2 - 1)

@@ -1,0 +1,52 @@
+"""Prompts that nobody has asked before, out of tokens that the model is sure to know."""
+
+import random
+import string
+from collections.abc import Callable, Sequence
+
+_NUM_WORDS = 3000
+_MIN_VOCABULARY = 64
+# As many prompts as a tenant may have asked before, by far; and how unlikely a meeting with one of them shall be.
+_EARLIER_PROMPTS, _RISK = 1e6, 1e-3
+
+
+class TooFewTokensError(Exception):
+    """The model's tokens do not make prompts that differ."""
+
+
+def vocabulary_of(tokens_of: Callable[[str], Sequence[int]], random_: random.Random) -> tuple[int, ...]:
+    """Return ids of many of a model's tokens, as the model itself makes them of words. `tokens_of` tokenises text."""
+    words = ("".join(random_.choices(string.ascii_lowercase, k=random_.randint(1, 7))) for _ in range(_NUM_WORDS))
+    found = tuple(sorted(set(tokens_of(" ".join(words)))))
+    if len(found) < _MIN_VOCABULARY:
+        raise TooFewTokensError(f"{_NUM_WORDS} words have {len(found)} different tokens; {_MIN_VOCABULARY} are needed")
+    return found
+
+
+class Prompts:
+    """Makes prompts. Within a run no two of them begin with the same token, until all have been used once."""
+
+    def __init__(self, vocabulary: Sequence[int], length: int, random_: random.Random) -> None:
+        self._vocabulary = tuple(vocabulary)
+        self._random = random_
+        self._first: list[int] = []
+        self.length = length
+        self.nonce = f"{random_.getrandbits(48):012x}"
+
+    @property
+    def by_chance(self) -> int:
+        """How many leading tokens a new prompt may have in common with some earlier one of its tenant."""
+        tokens = 0
+        while _EARLIER_PROMPTS / len(self._vocabulary) ** (tokens + 1) > _RISK:
+            tokens += 1
+        return tokens
+
+    def fresh(self, length: int | None = None) -> tuple[int, ...]:
+        if not self._first:
+            self._first = self._random.sample(self._vocabulary, len(self._vocabulary))
+        rest = (self.length if length is None else length) - 1
+        return (self._first.pop(), *self._random.choices(self._vocabulary, k=rest))
+
+    def name(self, what: str) -> str:
+        """Return a name that no other run uses."""
+        return f"isolation-check-{self.nonce}-{what}"
