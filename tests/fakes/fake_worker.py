@@ -8,11 +8,15 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import grpc
+from google.protobuf import any_pb2
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 
 from radixgate.v1 import inference_pb2, worker_pb2, worker_pb2_grpc
 from tests.fakes.tiny_tokenizer import CHATML, CONTROL_TOKENS, SPECIAL_TOKENS, tiny_tokenizer, tiny_tokenizer_json
@@ -73,6 +77,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.cancels: list[int] = []
         self.drops: list[tuple[bytes, str]] = []  # namespaces: extra key, adapter revision
         self.cache = worker_pb2.DescribeCacheResponse()  # what it says about its cache
+        self.loads: list[worker_pb2.LoadAdapterRequest] = []
+        self.unloads: list[worker_pb2.UnloadAdapterRequest] = []
+        self.folders: dict[str, str] = {}  # the revision of what lies in a folder
+        self.refuses_loads: str | None = None  # why, when set
         self.tokens_per_step = tokens_per_step
         self.failure: worker_pb2.SequenceError | None = None  # answer to every submit, when set
         self.admission: worker_pb2.Admission | None = None  # reported instead of the true one, when set
@@ -93,7 +101,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             eos_token_ids=[CONTROL_TOKENS.index("<|im_end|>")],
             model_revision="revision-1",
         )
-        self._cache: dict[bytes, list[list[int]]] = defaultdict(list)
+        self._cache: dict[bytes, list[tuple[int, list[int]]]] = defaultdict(list)  # where a segment starts, its prompt
         self._running: list[RunningSequence] = []
         self._steps_allowed = asyncio.Event()
         self._steps_allowed.set()
@@ -190,18 +198,44 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def LoadAdapter(  # noqa: N802
         self, request: worker_pb2.LoadAdapterRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.LoadAdapterResponse:
-        """The last part of the path is the revision."""
+        """The last part of the path is the revision, unless `folders` says another one."""
+        self.loads.append(request)
+        if self.refuses_loads is not None:
+            await context.abort_with_status(_refusal(grpc.StatusCode.INVALID_ARGUMENT, "path", self.refuses_loads))
         adapter = worker_pb2.Adapter(
-            name=request.name, revision=request.path.rpartition("/")[2], tenants=request.tenants
+            name=request.name,
+            revision=self.folders.get(request.path, request.path.rpartition("/")[2]),
+            tenants=sorted(request.tenants),
+            load_time=Timestamp(seconds=int(time.time())),
         )
-        self.tell_adapters(*(each for each in self.adapters if each.name != request.name), adapter)
+        others = [each for each in self.adapters if not _same(each, adapter.name, adapter.tenants, adapter.revision)]
+        if not request.beside:
+            others = [each for each in others if not _same(each, adapter.name, adapter.tenants)]
+        self.tell_adapters(*others, adapter)
         return worker_pb2.LoadAdapterResponse(adapter=adapter)
 
     async def UnloadAdapter(  # noqa: N802
         self, request: worker_pb2.UnloadAdapterRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.UnloadAdapterResponse:
-        self.tell_adapters(*(each for each in self.adapters if each.name != request.name))
-        return worker_pb2.UnloadAdapterResponse()
+        """Whatever still uses the adapter fails when the grace is over."""
+        self.unloads.append(request)
+        gone = [each for each in self.adapters if _same(each, request.name, request.tenants, request.revision)]
+        if not gone:
+            await context.abort_with_status(_refusal(grpc.StatusCode.NOT_FOUND, "", "not loaded"))
+        self.tell_adapters(*(each for each in self.adapters if each not in gone))
+        revisions = {each.revision for each in gone}
+
+        def users() -> list[RunningSequence]:
+            return [each for each in self._running if each.submit.adapter_revision in revisions]
+
+        with contextlib.suppress(TimeoutError):
+            await self.until(lambda: not users(), request.grace_ms / 1000 or 30.0)
+        failed = users()
+        for sequence in failed:
+            self._running.remove(sequence)
+            code = worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND
+            self._send(sequence, error=worker_pb2.SequenceError(code=code, message="unloaded", field="adapter"))
+        return worker_pb2.UnloadAdapterResponse(failed_sequences=len(failed))
 
     async def ListAdapters(  # noqa: N802
         self, request: worker_pb2.ListAdaptersRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -212,8 +246,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.DropCacheRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.DropCacheResponse:
         self.drops.extend((each.extra_key, each.adapter_revision) for each in request.namespaces)
-        prompts = [self._cache.pop(each.extra_key, []) for each in request.namespaces]
-        return worker_pb2.DropCacheResponse(device_tokens=sum(len(ids) for each in prompts for ids in each))
+        entries = [entry for each in request.namespaces for entry in self._cache.pop(each.extra_key, [])]
+        return worker_pb2.DropCacheResponse(device_tokens=sum(len(ids) - start for start, ids in entries))
 
     async def DescribeCache(  # noqa: N802
         self, request: worker_pb2.DescribeCacheRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -352,10 +386,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         return output
 
     def _admit(self, sequence: RunningSequence) -> worker_pb2.Admission:
-        entries = self._cache[sequence.submit.prompt[0].extra_key]
+        """Each segment lies in its own namespace, below exactly what stands before it."""
         prompt = list(sequence.token_ids)
-        hit = max((_common_prefix(entry, prompt) for entry in entries), default=0)
-        entries.append(prompt)
+        hit = end = 0
+        for segment in sequence.submit.prompt:
+            start, end = end, end + len(segment.token_ids)
+            entries = self._cache[segment.extra_key]
+            found = [_common_prefix(ids, prompt[:end]) for begins, ids in entries if begins == start]
+            if hit == start:
+                hit = max([hit, *found])
+            entries.append((start, prompt[:end]))
         cached = inference_pb2.CachedTokens(device=min(hit, len(prompt) - 1))
         return worker_pb2.Admission(prompt_tokens=len(prompt), cached=cached)
 
@@ -366,3 +406,17 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _same(adapter: worker_pb2.Adapter, name: str, tenants: Iterable[str], revision: str = "") -> bool:
+    """Whether it is what is meant; "" is any revision."""
+    return (adapter.name, sorted(adapter.tenants)) == (name, sorted(tenants)) and revision in {"", adapter.revision}
+
+
+def _refusal(code: grpc.StatusCode, field: str, message: str) -> grpc.Status:
+    details = []
+    if field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
+        details.append(any_pb2.Any())
+        details[0].Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    return rpc_status.to_status(status_pb2.Status(code=code.value[0], message=message, details=details))
