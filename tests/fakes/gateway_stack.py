@@ -36,6 +36,8 @@ class RecordingObserver(NullObserver):
     def __init__(self) -> None:
         self.finished: list[tuple[str, str, str]] = []  # method, code, tenant
         self.auth_failures: list[str] = []
+        self.loaded_certificates: list[float] = []
+        self.refused_certificates: list[str] = []
         self.open_streams: Counter[str] = Counter()
         self.max_open_streams = 0
         self.admissions: list[tuple[str, str, str, int, int, int, int]] = []
@@ -50,6 +52,12 @@ class RecordingObserver(NullObserver):
 
     def auth_failed(self, reason: str) -> None:
         self.auth_failures.append(reason)
+
+    def certificate_loaded(self, expires_at: float) -> None:
+        self.loaded_certificates.append(expires_at)
+
+    def certificate_refused(self, reason: str) -> None:
+        self.refused_certificates.append(reason)
 
     def stream_opened(self, tenant: str) -> None:
         self.open_streams[tenant] += 1
@@ -198,19 +206,28 @@ async def gateway(
     workers: Sequence[FakeWorker | str],
     *,
     tenants: Sequence[str] = ("acme",),
+    credentials: grpc.ChannelCredentials | None = None,
     **changes: Any,
 ) -> AsyncIterator[Stack]:
-    """Run a gateway over `workers`, with a key for each of `tenants`."""
+    """Run a gateway over `workers`, with a key for each of `tenants`; with `credentials` it is called by TLS."""
     addresses = [worker if isinstance(worker, str) else worker.address for worker in workers]
     observer = RecordingObserver()
     async with GatewayApp(config_for(redis_url, addresses, **changes), observer) as app:
-        async with grpc.aio.insecure_channel(app.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        async with channel_to(app.address, credentials) as channel:
             stack = Stack(app, observer, channel)
             for tenant_id in tenants:
                 await stack.add_tenant(tenant_id)
             if any(isinstance(worker, FakeWorker) for worker in workers):
                 await until(lambda: observer.workers.total() == len(addresses))
             yield stack
+
+
+def channel_to(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+    """Return a channel with connections of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def health_stub(stack: Stack) -> Any:
