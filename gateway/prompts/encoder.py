@@ -9,6 +9,7 @@ from gateway.errors import InvalidRequestError, Violation
 from gateway.prompts.control import ControlTokenError, ControlTokens
 from gateway.prompts.template import ChatTemplate, TemplateRefusal
 from gateway.prompts.threads import PromptThreads
+from gateway.prompts.token_bytes import TokenBytes
 
 ChatMessage = tuple[str, str]  # role, content
 
@@ -31,6 +32,7 @@ class PromptEncoder:
         self._tokenizer.no_padding()
         self.longest_token_bytes = _longest_token_bytes(self._tokenizer)
         self._control = ControlTokens(self._tokenizer)
+        self.tokens = TokenBytes(self._tokenizer)
         self._template, self._no_template = _compile(chat_template, special_tokens)
 
     def encode_text(self, text: str) -> list[int]:
@@ -81,6 +83,10 @@ class ThreadedEncoder:
     def __init__(self, encoder: PromptEncoder, threads: PromptThreads) -> None:
         self._encoder = encoder
         self._threads = threads
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return what a token stands for; None for an id that the tokenizer does not know. Quick: no thread needed."""
+        return self._encoder.tokens.of(token_id)
 
     async def encode_text(self, tenant_id: str, text: str) -> list[int]:
         return await self._threads.run(tenant_id, self._encoder.encode_text, text)

@@ -1,0 +1,261 @@
+"""POST /v1/chat/completions and /v1/completions: the one pipeline, asked and answered in OpenAI's words."""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gateway.config import GatewayLimits, HttpConfig
+from gateway.dispatch.catalogue import ServedModel
+from gateway.errors import CancelledRequestError, InvalidRequestError, NotFoundError, Violation
+from gateway.http.answers import Completion, Form, MakeForm, usage_of
+from gateway.http.asked import Asked, Prompt, in_their_words
+from gateway.http.body import Receive, parse_object, read_body
+from gateway.http.boundary import Call, Exchange
+from gateway.http.errors import Json
+from gateway.http.reply import Reply
+from gateway.identity.callers import Caller
+from gateway.prompts.threads import PromptThreads
+from gateway.serving.interruption import Interruption
+from radixgate.v1 import inference_pb2
+
+Write = Callable[[inference_pb2.GenerateResponse], Awaitable[None]]
+Read = Callable[[Json, GatewayLimits], Asked]
+
+TIMEOUT_HEADER = "x-request-timeout-ms"
+_MAX_TIMEOUT_MS = 366 * 86_400_000
+# Bodies up to this size are read on the event loop, in less time than a thread takes to wake.
+_SMALL_BODY_BYTES = 16_384
+# Prompts of one request that are worked on at a time, where the tenant may have as many requests.
+_PROMPTS_AT_A_TIME = 16
+
+
+class Generations(Protocol):
+    async def generate(
+        self, caller: Caller, request: inference_pb2.GenerateRequest, timeout_s: float | None, write: Write
+    ) -> None: ...
+
+
+class Models(Protocol):
+    def model(self, name: str, may_use: Callable[[str], bool]) -> ServedModel:
+        """Raises NotFoundError, or UnavailableError where no worker serves it now."""
+        ...
+
+
+class CompletionRoute:
+    """One of the two endpoints."""
+
+    def __init__(
+        self,
+        read: Read,
+        make_form: MakeForm,
+        generations: Generations,
+        models: Models,
+        threads: PromptThreads,
+        config: HttpConfig,
+        limits: GatewayLimits,
+    ) -> None:
+        self._read = read
+        self._make_form = make_form
+        self._generations = generations
+        self._models = models
+        self._threads = threads
+        self._config = config
+        self._limits = limits
+
+    async def serve(self, call: Call) -> None:
+        caller, exchange = call.caller, call.exchange
+        timeout_s = _timeout_s(exchange)
+        config = self._config
+        body = await read_body(dict(exchange.headers), exchange.receive, config.max_body_bytes, config.body_timeout_s)
+        call.body_is_read = True
+        asked = await self._asked(caller, body)
+        del body  # nobody needs it while the answer is made
+        model, adapter = self._find(caller, asked.model)
+        form = self._make_form(model.encoder.token_bytes if asked.wants_logprobs else None, asked.wants_token_ids)
+        heading = Heading(form, exchange.request_id, asked.model, model.fingerprint)
+        make_answer = StreamedAnswer if asked.stream else WholeAnswer
+        answer: Answer = make_answer(asked, form, heading, exchange.reply)
+        with _ended_with_its_client(exchange.receive):
+            requests = _requests(asked, model.name, adapter, exchange.request_id)
+            await self._generate(caller, asked, requests, timeout_s, answer)
+        await answer.end()
+
+    async def _asked(self, caller: Caller, body: bytes) -> Asked:
+        if len(body) <= _SMALL_BODY_BYTES:
+            return self._read(parse_object(body), self._limits)
+        return await self._threads.run(caller.tenant_id, lambda: self._read(parse_object(body), self._limits))
+
+    def _find(self, caller: Caller, named: str) -> tuple[ServedModel, str]:
+        """Return the model that is meant, and the adapter's name or ""."""
+        base, _, adapter = named.rpartition(":")
+        for name, rest in ((named, ""), (base, adapter)):
+            if name and caller.may_use_model(name):
+                with contextlib.suppress(NotFoundError):
+                    return self._models.model(name, caller.may_use_model), rest
+        raise NotFoundError("model", named)
+
+    async def _generate(
+        self,
+        caller: Caller,
+        asked: Asked,
+        requests: Sequence[inference_pb2.GenerateRequest],
+        timeout_s: float | None,
+        answer: "Answer",
+    ) -> None:
+        turns = asyncio.Semaphore(min(_PROMPTS_AT_A_TIME, caller.terms.max_concurrent_requests or _PROMPTS_AT_A_TIME))
+
+        async def one(place: int) -> None:
+            async def write(message: inference_pb2.GenerateResponse) -> None:
+                await answer.take(place * asked.n + message.index, message)
+
+            try:
+                async with turns:
+                    await self._generations.generate(caller, requests[place], timeout_s, write)
+            except InvalidRequestError as error:
+                raise in_their_words(error, _names(asked, place)) from None
+            except NotFoundError:
+                raise NotFoundError("model", asked.model) from None  # model and adapter are one name here
+
+        if len(requests) == 1:
+            await one(0)
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place in range(len(requests)):
+                    group.create_task(one(place))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None  # the others were cancelled, or failed for the same request
+
+
+class Answer(Protocol):
+    """What is made of the messages of all completions."""
+
+    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None: ...
+
+    async def end(self) -> None:
+        """All completions have ended."""
+        ...
+
+
+class Heading:
+    """What each document of an answer begins with."""
+
+    def __init__(self, form: Form, request_id: str, model: str, fingerprint: bytes) -> None:
+        self._common = {
+            "id": form.id_prefix + request_id,
+            "object": "",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"fp_{fingerprint.hex()[:12]}",
+        }
+
+    def over(self, kind: str, choices: list[Json], **more: object) -> Json:
+        return {**self._common, "object": kind, "choices": choices, **more}
+
+
+class WholeAnswer:
+    """One document, when everything is there."""
+
+    def __init__(self, asked: Asked, form: Form, heading: Heading, reply: Reply) -> None:
+        self._form = form
+        self._heading = heading
+        self._reply = reply
+        self._completions: defaultdict[int, Completion] = defaultdict(Completion)
+        self._usages: list[inference_pb2.Usage] = []
+
+    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None:
+        self._completions[index].add(message)
+        if message.HasField("usage"):
+            self._usages.append(message.usage)
+
+    async def end(self) -> None:
+        choices = [self._form.choice(index, completion) for index, completion in sorted(self._completions.items())]
+        usage = usage_of(self._usages)
+        await self._reply.document(200, self._heading.over(self._form.whole_object, choices, usage=usage))
+
+
+class StreamedAnswer:
+    """Events, as things come."""
+
+    def __init__(self, asked: Asked, form: Form, heading: Heading, reply: Reply) -> None:
+        self._include_usage = asked.include_usage
+        self._form = form
+        self._heading = heading
+        self._reply = reply
+        self._begun: set[int] = set()
+        self._usages: list[inference_pb2.Usage] = []
+        self._more: Json = {"usage": None} if asked.include_usage else {}  # until there is one
+
+    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None:
+        choices = self._form.deltas(index, message, is_first=index not in self._begun)
+        self._begun.add(index)
+        if message.HasField("usage"):
+            self._usages.append(message.usage)
+        if choices:
+            await self._reply.events(*(self._chunk([choice], **self._more) for choice in choices))
+
+    async def end(self) -> None:
+        if self._include_usage:
+            await self._reply.events(self._chunk([], usage=usage_of(self._usages)))
+        await self._reply.end_events()
+
+    def _chunk(self, choices: list[Json], **more: object) -> Json:
+        return self._heading.over(self._form.chunk_object, choices, **more)
+
+
+def _requests(asked: Asked, model: str, adapter: str, request_id: str) -> list[inference_pb2.GenerateRequest]:
+    """Return one request for each prompt."""
+    requests = []
+    for place, prompt in enumerate(asked.prompts):
+        request = inference_pb2.GenerateRequest()
+        request.CopyFrom(asked.common)
+        request.model, request.adapter = model, adapter
+        request.request_id = request_id if len(asked.prompts) == 1 else f"{request_id}-{place}"
+        _set_prompt(request, prompt)
+        requests.append(request)
+    return requests
+
+
+def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        request.text = prompt
+    elif isinstance(prompt, list):
+        request.tokens.token_ids.extend(prompt)
+        request.tokens.SetInParent()
+    else:
+        request.chat.CopyFrom(prompt)
+
+
+def _names(asked: Asked, place: int) -> Mapping[str, str]:
+    if len(asked.prompts) == 1:
+        return asked.names
+    return {**asked.names, "text": f"prompt[{place}]", "tokens.token_ids": f"prompt[{place}]"}
+
+
+def _timeout_s(exchange: Exchange) -> float | None:
+    value = exchange.header(TIMEOUT_HEADER)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:12]) <= _MAX_TIMEOUT_MS and len(value) <= 11):
+        raise InvalidRequestError([Violation(TIMEOUT_HEADER, f"must be an integer from 1 to {_MAX_TIMEOUT_MS}")])
+    return int(value) / 1000
+
+
+@contextlib.contextmanager
+def _ended_with_its_client(receive: Receive) -> Iterator[None]:
+    """End what runs inside with CancelledRequestError when the client closes the connection."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        interruption.interrupt(CancelledRequestError("the client has gone"))
+
+    with Interruption() as interruption:
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()

@@ -1,0 +1,113 @@
+"""What goes back to the client of one request: a JSON document, or a stream of events. Knows ASGI's way of sending."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any
+
+from gateway.errors import CancelledRequestError
+from gateway.http.body import Receive, next_chunk
+from gateway.http.errors import Headers, Json, Refusal
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# How long a client that is refused gets to finish its body: who is cut off while sending may never read why.
+_LINGER_S = 1.0
+
+
+class Reply:
+    """One answer. Invariant: it is begun once and ended once, whatever happens in between."""
+
+    def __init__(self, send: Send, request_id: str, arrived_at: float, *, closes: Callable[[], bool]) -> None:
+        """`closes`: whether the connection shall end with this answer, asked when it begins."""
+        self._send = send
+        self._request_id = request_id
+        self._arrived_at = arrived_at
+        self._closes = closes
+        self._begins = asyncio.Lock()  # several completions may want to be the first
+        self._streams = False
+        self._ended = False
+
+    async def document(self, status: int, document: Json, headers: Headers = ()) -> None:
+        body = dumped(document)
+        length = ("content-length", str(len(body)))
+        await self._begin(status, (("content-type", "application/json"), length, *headers))
+        await self._body(body, more=False)
+
+    async def events(self, *documents: Json) -> None:
+        """Send events; the first ones begin the answer."""
+        async with self._begins:
+            if not self._streams:
+                self._streams = True
+                await self._begin(200, _EVENT_STREAM)
+        await self._body(b"".join(b"data: " + dumped(document) + b"\n\n" for document in documents), more=True)
+
+    async def end_events(self) -> None:
+        """End a stream that was not cut short."""
+        await self._body(b"data: [DONE]\n\n", more=False)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Say what went wrong, in the way that is still open. Without effect after the end."""
+        if self._ended:
+            return
+        if self._streams:
+            await self._body(b"data: " + dumped(refusal.document()) + b"\n\n", more=False)
+        else:
+            await self.document(refusal.status, refusal.document(), refusal.headers)
+
+    async def refuse_unread(self, refusal: Refusal, receive: Receive, *, asks_first: bool) -> None:
+        """Refuse a request whose body has not been read, so that the client learns of it.
+
+        `asks_first`: the client waits for a word before it sends the body, so it will not.
+        """
+        if not asks_first and await _swallow(receive):
+            await self.refuse(refusal)  # nothing is left over: the connection stays
+            return
+        body = dumped(refusal.document())
+        headers = (("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"))
+        await self._begin(refusal.status, (*headers, *refusal.headers))
+        await self._body(body, more=True)
+        if not asks_first:
+            await _swallow(receive)
+        await self._body(b"", more=False)
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        own = [
+            ("date", formatdate(usegmt=True)),
+            ("x-request-id", self._request_id),
+            ("openai-processing-ms", str(round((time.monotonic() - self._arrived_at) * 1000))),
+        ]
+        if self._closes():
+            own.append(("connection", "close"))
+        encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (*headers, *own)]
+        await self._send({"type": "http.response.start", "status": status, "headers": encoded})
+
+    async def _body(self, body: bytes, *, more: bool) -> None:
+        if not more:
+            self._ended = True
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+# Proxies that collect answers before they pass them on shall not do so with these.
+_EVENT_STREAM = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-cache"),
+    ("x-accel-buffering", "no"),
+)
+
+
+def dumped(document: Json) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+async def _swallow(receive: Receive) -> bool:
+    """Read and forget a body for a while; return whether it has ended."""
+    more = True
+    with contextlib.suppress(TimeoutError, CancelledRequestError):
+        async with asyncio.timeout(_LINGER_S):
+            while more:
+                _, more = await next_chunk(receive)
+    return not more
