@@ -134,7 +134,7 @@ class PrefixCache:
     def num_available_slots(self, tenant: str = "") -> int:
         """Slots that `tenant` can have now: free ones, and what can be evicted for it.
 
-        It may be more as long as something is `pending` that a tenant with a floor had, and that was dropped.
+        It may be more, or less, as long as something is `pending` that a tenant with a floor had, and that was dropped.
         """
         return self._slots.num_available(tenant)
 
@@ -195,6 +195,10 @@ class PrefixCache:
         locked = 0 if space is None else sum(len(node.value) for node in self._held_nodes() if node.space is space)
         self._removal.drop(namespace)
         return Holdings(held.device - locked // TOKEN_BYTES, held.host)
+
+    def floor_slots(self, tenant: str) -> int:
+        """Return what a tenant is promised of the device."""
+        return self._shares.of(tenant).floor_bytes // TOKEN_BYTES
 
     def set_share(self, tenant: str, floor_slots: int, weight: float = 1.0, *, largest_lease: int = 0) -> int:
         """Promise a tenant `floor_slots` of each tier from now on; 0: as configured. Returns what it is promised.

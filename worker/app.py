@@ -34,6 +34,7 @@ from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
 from worker.rpc.adapter_calls import AdapterCalls
 from worker.rpc.adapters import AdapterDirectory, AdapterRefused
+from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.links import Links
 from worker.rpc.service import WorkerServicer
 from worker.tiers import build_tiers
@@ -148,9 +149,9 @@ class WorkerApp:
                 ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
             ]
         )
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-            WorkerServicer(self._model, self._thread, self._links, directory, calls, self._grammar), self._server
-        )
+        cache_calls = CacheCalls(self._thread)
+        servicer = WorkerServicer(self._model, self._thread, self._links, directory, calls, cache_calls, self._grammar)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
         port = _listen(self._server, self._config.listen)

@@ -183,7 +183,7 @@ class LoraConfig:
     """Which adapters a worker has, and how many it takes. How many compute at a time is the engine's."""
 
     adapters: Mapping[str, AdapterConfig] = field(default_factory=dict)  # by name
-    max_adapters: PositiveInt = 256  # by name and tenants
+    max_adapters: PositiveInt = 256  # by name, tenants and revision
     max_host_bytes: PositiveInt = 2 << 30  # of the weights of all adapters together, those on their way out included
     # A request that is still at work on an adapter which was replaced fails after this time.
     replaced_grace_s: PositiveFloat = 600.0

@@ -217,7 +217,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         if not sequence.lease.reserve(num_tokens, now=self.now):
             assert sequence.lease.slots.tolist() == held
             assert self.cache.stats() == before or was_pending
-            assert num_tokens > spare + self.cache.num_available_slots(tenant) >= available
+            assert num_tokens > spare + self.cache.num_available_slots(tenant)
+            assert available <= spare + self.cache.num_available_slots(tenant) or was_pending
             return False
         assert num_tokens <= available or was_pending
         self.learn_what_was_evicted(before.evicted_tokens)

@@ -12,7 +12,8 @@ sampled is taken in. Driven by one owner, which passes the time in; `EngineThrea
 
 from collections.abc import Callable, Iterable
 
-from hicache.cache import PrefixCache
+from hicache.cache import Holdings, PrefixCache
+from hicache.keys import Namespace
 from worker.batch import AsyncExecutor, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
 from worker.engine import waiting
@@ -23,10 +24,12 @@ from worker.engine.constraints import ConstraintFailed
 from worker.engine.deadlines import Deadlines
 from worker.engine.departures import Departures, OnGone
 from worker.engine.faults import report
+from worker.engine.floors import Floors
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
 from worker.engine.passes import StepUnderWay
-from worker.engine.ports import FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.ports import CacheContents, FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.purges import Purges
 from worker.engine.room import Room
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
@@ -71,6 +74,8 @@ class Engine:
         self._clock = clock
         self._adapters = AdapterPlaces(adapters or NoAdapters(), config.adapter_patience_s)
         self._departures = Departures(cache, self._adapters)
+        self._purges = Purges(cache)
+        self._floors = Floors(cache)
         hits = waiting.KnownHits(cache)
         line = waiting.by_name(config.order, config, hits)
         self._scheduler = Scheduler(cache, line, hits, self._adapters, config)
@@ -124,6 +129,7 @@ class Engine:
         """
         if request.sequence_id in self._completions or request.sequence_id in self._telling:
             raise DuplicateSequenceError(f"sequence {request.sequence_id} is alive already")
+        self._floors.say(request, self._completions)
         failure = self._refusal(request)
         if failure is not None:
             self._telling.refused(request, failure)
@@ -164,6 +170,16 @@ class Engine:
     def adapters(self) -> tuple[AdapterState, ...]:
         """Return the state of each adapter that requests may name or still use."""
         return self._adapters.states()
+
+    def drop_cache(self, namespaces: Iterable[Namespace]) -> Holdings:
+        """Drop what the cache has of namespaces; return what was free at once. What sequences use goes behind them."""
+        return self._purges.drop(namespaces, self._completions)
+
+    def describe_cache(self) -> CacheContents:
+        """Return what lies in the cache, and whose it is. Costs O(namespaces)."""
+        cache, tiers = self._cache, self._cache.tier_stats()
+        host_slots, host_free = (0, 0) if tiers is None else (tiers.host_slots, tiers.host_free_slots)
+        return CacheContents(cache.num_slots, cache.num_free_slots, host_slots, host_free, tuple(cache.tenants()))
 
     def close(self) -> None:
         """From now on refuse what is submitted; what is here goes on."""
@@ -256,6 +272,7 @@ class Engine:
         alive = self._scheduler.num_running + self._scheduler.num_waiting
         assert alive == self._completions.num_alive, "the scheduler and the engine disagree on who is alive"
         self._completions.check()
+        self._purges.check(self._completions)
         self._cache.check()
 
     def _refusal(self, request: Request) -> Failure | None:
@@ -263,7 +280,7 @@ class Engine:
             return Failure(FailureCode.SHUTTING_DOWN, "the worker is shutting down")
         if not self._adapters.knows(request.adapter_revision):
             return Failure(FailureCode.NOT_FOUND, f"adapter {request.adapter!r} is not loaded here", "adapter")
-        failure = refusal(request, self._limits, self.max_sequence_tokens)
+        failure = refusal(request, self._limits, self._cache.max_lease_slots_of(request.tenant))
         return self._room.refusal(request) if failure is None else failure
 
     def _make_room(self, request: Request, now: float) -> None:
@@ -347,6 +364,7 @@ class Engine:
         branches = [leader.branch(index, token.token_id, self._now) for index, token in enumerate(tokens, 1)]
         if branches:
             self._completions.born(leader, branches)
+            self._purges.born(leader, branches)
         for branch in branches:
             self._scheduler.join(branch)
             self._adapters.joined(branch)
@@ -415,6 +433,7 @@ class Engine:
         self._deadlines.ended(sequence)
         self._scheduler.remove(sequence, self._now)
         self._adapters.left(sequence)
+        self._purges.ended(sequence)
 
 
 def _constraint_failure(error: ConstraintFailed) -> Failure:

@@ -6,7 +6,7 @@ Knows nothing of how either is carried or computed.
 from dataclasses import dataclass
 from enum import Enum
 
-from hicache.cache import Hit
+from hicache.cache import Hit, TenantHoldings
 from hicache.keys import PrefixKey
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.engine.constraints import Constraint
@@ -33,6 +33,7 @@ class Request:
     deadline: float | None = None
     priority: int = 0
     weight: float = 1.0  # of its tenant, against others of the same priority
+    cache_floor_tokens: int = 0  # what its tenant is promised of each tier from now on; 0: as configured
     constraint: Constraint | None = None  # what each completion must read like
 
     @property
@@ -89,3 +90,14 @@ class Load:
     free_slots: int
     evictable_slots: int
     num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContents:
+    """What lies in the tiers that have slots, and whose it is. Without a host tier that has none."""
+
+    device_slots: int
+    device_free_slots: int
+    host_slots: int
+    host_free_slots: int
+    tenants: tuple[TenantHoldings, ...]

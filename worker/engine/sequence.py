@@ -49,6 +49,7 @@ class Sequence:
         self.text: TextStream | None = None
         self.admission: Admission | None = None
         self.num_pauses = 0
+        self.num_starts = 0  # leases it has run on
         self.adapter_place: int | None = None  # of the adapter that it runs with
         self.last_token_at = arrived_at
         self.ended = False
@@ -115,6 +116,7 @@ class Sequence:
 
     def start(self, lease: Lease) -> None:
         """Begin to run on `lease`, whose matched tokens count as computed; once more when a load back has ended."""
+        self.num_starts += lease is not self.lease
         self.lease = lease
         self.awaits_load = lease.loading
         self.follows_load = False

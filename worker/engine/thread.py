@@ -2,20 +2,25 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import structlog
 
+from hicache.cache import Holdings
+from hicache.keys import Namespace
 from worker.engine.delivery import Deliver, Delivery
 from worker.engine.departures import OnGone
 from worker.engine.engine import DuplicateSequenceError, Engine
 from worker.engine.faults import report
-from worker.engine.ports import Request, SequenceId, SequenceOutput
+from worker.engine.ports import CacheContents, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 
 _log = structlog.get_logger(__name__)
+
+Answer = TypeVar("Answer")
 
 _STALLED_WAIT_S = 0.02
 """How long to wait before looking again, when sequences wait and none could start."""
@@ -53,6 +58,12 @@ class _RetireAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class _Question:
+    put: Callable[[], None]
+    unanswered: Callable[[], None]  # where `put` fails
+
+
+@dataclass(frozen=True, slots=True)
 class _Drain:
     deadline: float
 
@@ -67,7 +78,7 @@ class _Stop:
     pass
 
 
-_Command = _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Drain | _Wake | _Stop
+_Command = _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Question | _Drain | _Wake | _Stop
 
 
 class EngineThread:
@@ -120,6 +131,18 @@ class EngineThread:
         """
         return self._enter(_RetireAdapter(revision, self._clock() + grace_s, on_gone))
 
+    def drop_cache(self, namespaces: Sequence[Namespace], on_done: Callable[[Holdings | None], None]) -> bool:
+        """Drop what the cache has of namespaces, and say what was free at once. Returns at once.
+
+        `on_done` is called from the engine's thread; with None if that failed. False: the engine has stopped, and calls
+        nobody.
+        """
+        return self._ask(lambda: self._engine.drop_cache(namespaces), on_done)
+
+    def describe_cache(self, on_done: Callable[[CacheContents | None], None]) -> bool:
+        """Say what lies in the cache. Returns at once; like `drop_cache`."""
+        return self._ask(self._engine.describe_cache, on_done)
+
     def wake(self) -> None:
         """Something that the engine waits for has ended. Returns at once; from any thread."""
         if not self._awake.is_set():
@@ -158,6 +181,9 @@ class EngineThread:
             if not self._entry_closed:
                 self._commands.put(command)
             return not self._entry_closed
+
+    def _ask(self, question: Callable[[], Answer], on_answer: Callable[[Answer | None], None]) -> bool:
+        return self._enter(_Question(lambda: on_answer(question()), lambda: on_answer(None)))
 
     def _run(self) -> None:
         stalled = False
@@ -200,7 +226,7 @@ class EngineThread:
         except Empty:
             return True
 
-    def _carry_out(self, command: _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Drain | _Wake) -> None:
+    def _carry_out(self, command: _Command) -> None:
         try:
             match command:
                 case _Submit(request, at):
@@ -211,6 +237,8 @@ class EngineThread:
                     self._engine.add_adapter(revision)
                 case _RetireAdapter(revision, until, on_gone):
                     self._engine.retire_adapter(revision, until, on_gone)
+                case _Question(put):
+                    put()
                 case _Drain(deadline):
                     self._engine.close()
                     self._drain_until = deadline
@@ -224,6 +252,8 @@ class EngineThread:
             if isinstance(command, _Submit):
                 failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
                 self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
+            if isinstance(command, _Question):
+                command.unanswered()
 
     def _step(self, now: float) -> bool:
         """Make one step, and beside its forward pass deliver the one before; return whether anything came of it."""

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
-from google.protobuf import any_pb2, timestamp_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.protobuf import timestamp_pb2
+from google.rpc import status_pb2
 from grpc_status import rpc_status
 
 from radixgate.v1 import worker_pb2
@@ -20,6 +20,7 @@ from worker.rpc.adapters import (
     TooManyAdapters,
     UnknownAdapter,
 )
+from worker.rpc.statuses import status_of
 
 DEFAULT_GRACE_S: Final = 30.0
 
@@ -29,7 +30,6 @@ _CODES: Final[Mapping[type[AdapterRefused], grpc.StatusCode]] = {
     AdapterNameTaken: grpc.StatusCode.ALREADY_EXISTS,
     TooManyAdapters: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-_MAX_MESSAGE_BYTES: Final = 2048  # it travels as a header
 
 States = Callable[[], Sequence[AdapterState]]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -45,7 +45,7 @@ class AdapterCalls:
 
     async def load(self, request: worker_pb2.LoadAdapterRequest, context: Context) -> worker_pb2.LoadAdapterResponse:
         async with _refusals_told(context):
-            entry = await self._directory.load(request.name, request.path, request.tenants)
+            entry = await self._directory.load(request.name, request.path, request.tenants, beside=request.beside)
         return worker_pb2.LoadAdapterResponse(adapter=_adapter_message(entry, self._state_of(entry.revision)))
 
     async def unload(
@@ -99,19 +99,5 @@ async def _refusals_told(context: Context) -> AsyncIterator[None]:
 
 
 def _status(refused: AdapterRefused) -> status_pb2.Status:
-    message, details = refused.message, []
-    if isinstance(refused, InvalidAdapter):
-        violation = error_details_pb2.BadRequest.FieldViolation(
-            field=refused.field, description=_shortened(refused.message)
-        )
-        details.append(any_pb2.Any())
-        details[0].Pack(error_details_pb2.BadRequest(field_violations=[violation]))
-        message = f"{refused.field}: {refused.message}"
-    return status_pb2.Status(code=_CODES[type(refused)].value[0], message=_shortened(message), details=details)
-
-
-def _shortened(text: str) -> str:
-    encoded = text.encode()
-    return (
-        text if len(encoded) <= _MAX_MESSAGE_BYTES else encoded[: _MAX_MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
-    )
+    field = refused.field if isinstance(refused, InvalidAdapter) else ""
+    return status_of(_CODES[type(refused)], refused.message, field)

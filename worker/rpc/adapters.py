@@ -1,4 +1,4 @@
-"""The adapters that a worker has: by name and tenants, each in one revision.
+"""The adapters that a worker has: by name and tenants, in one revision or in several side by side.
 
 Belongs to the event loop. Folders are read one at a time on a thread; places on the device, and waiting for those who
 use an adapter that goes, are the engine's. Knows no gRPC.
@@ -26,6 +26,8 @@ _log = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9_.-]{1,64}")
 _MAX_TENANTS: Final = 1024
 _NOTHING: Final = Gone(failed_sequences=0, dropped_tokens=0)
+
+_Key = tuple[str, frozenset[str], str]  # name, tenants, revision
 
 
 class AdapterReader(Protocol):
@@ -91,15 +93,15 @@ class AdapterEntry:
 class AdapterDirectory:
     """Which adapters there are, and for whom.
 
-    Invariant: no tenant may use two adapters of one name. The engine knows the revisions of all entries, and those of
-    `_departing`, whose weights are counted until they are gone.
+    Invariant: adapters of one name that a tenant may use are for the same tenants, and differ in their revision. The
+    engine knows the revisions of all entries, and those of `_departing`, whose weights are counted until they are gone.
     """
 
     def __init__(self, reader: AdapterReader, engine: AdapterEngine, config: LoraConfig) -> None:
         self._reader = reader
         self._engine = engine
         self._config = config
-        self._entries: dict[tuple[str, frozenset[str]], AdapterEntry] = {}
+        self._entries: dict[_Key, AdapterEntry] = {}
         self._host_bytes: dict[str, int] = {}  # by revision
         self._departing: dict[str, asyncio.Future[Gone]] = {}  # by revision
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="adapter-reader")
@@ -111,7 +113,7 @@ class AdapterDirectory:
         return sum(tuple(self._host_bytes.values()))
 
     def entries(self) -> list[AdapterEntry]:
-        """Return all adapters, by name."""
+        """Return all adapters by name, those of one name and tenants as they came."""
         return sorted(self._entries.values(), key=lambda entry: (entry.name, sorted(entry.tenants)))
 
     def has(self, name: str, revision: str, tenant: str) -> bool:
@@ -122,10 +124,10 @@ class AdapterDirectory:
         """Have `on_change` called whenever `entries` has changed."""
         self._on_change = on_change
 
-    async def load(self, name: str, folder: str, tenants: Iterable[str]) -> AdapterEntry:
-        """Read an adapter and let requests name it. What the same tenants have under the name is replaced.
+    async def load(self, name: str, folder: str, tenants: Iterable[str], *, beside: bool = False) -> AdapterEntry:
+        """Read an adapter and let requests name it. What the same tenants have under the name is replaced, all of it.
 
-        Raises AdapterRefused, and changes nothing then.
+        With `beside` that stays, and requests choose by revision. Raises AdapterRefused, and changes nothing then.
         """
         allowed = _checked_tenants(tenants)
         _check_name(name)
@@ -137,35 +139,37 @@ class AdapterDirectory:
         entry = AdapterEntry(
             name, allowed, weights.revision, weights.rank, _targets(weights), weights.num_bytes, time.time()
         )
-        replaced = self._entries.get((name, allowed))
-        if replaced != entry:
+        entry = self._entries.get(_key(entry), entry)
+        replaced = [] if beside else [each for each in self._all_of(name, allowed) if each is not entry]
+        if replaced or _key(entry) not in self._entries:
             self._refuse_overlap(name, allowed)
-            self._refuse_excess(entry)
+            self._refuse_excess(entry, len(replaced))
             self._put(entry, weights)
-            if replaced is not None:
-                self._let_go(replaced.revision, self._config.replaced_grace_s)
+            self._let_all_go(replaced, self._config.replaced_grace_s)
             self._on_change()
         _log.info("adapter loaded", adapter=name, revision=entry.revision, tenants=sorted(allowed), rank=entry.rank)
         return entry
 
     async def unload(self, name: str, revision: str, tenants: Iterable[str], grace_s: float) -> Gone:
-        """Take an adapter away; `revision` may be empty. Returns when those who use it have ended, or failed for it.
+        """Take an adapter away; without a `revision`, all that the name has for these tenants. Returns when those who
+        use them have ended, or failed for it.
 
         Where the same weights have another name as well, they stay, and this returns at once. Raises UnknownAdapter.
         """
-        key = (name, frozenset(tenants))
-        entry = self._entries.get(key)
-        if entry is None or (revision and revision != entry.revision):
-            raise UnknownAdapter(self._why_unknown(name, revision, entry))
-        del self._entries[key]
-        departure = self._let_go(entry.revision, grace_s)
+        allowed = frozenset(tenants)
+        here = self._all_of(name, allowed)
+        going = [entry for entry in here if revision in {"", entry.revision}]
+        if not going:
+            raise UnknownAdapter(self._why_unknown(name, revision, here))
+        departures = self._let_all_go(going, grace_s)
         self._on_change()
-        gone = _NOTHING if departure is None else await asyncio.shield(departure)
+        gone = [await asyncio.shield(departure) for departure in departures]
+        total = Gone(sum(each.failed_sequences for each in gone), sum(each.dropped_tokens for each in gone))
         _log.info(
-            "adapter unloaded", adapter=name, revision=entry.revision, tenants=sorted(entry.tenants),
-            failed_sequences=gone.failed_sequences, dropped_tokens=gone.dropped_tokens,
+            "adapter unloaded", adapter=name, revisions=[entry.revision for entry in going], tenants=sorted(allowed),
+            failed_sequences=total.failed_sequences, dropped_tokens=total.dropped_tokens,
         )  # fmt: skip
-        return gone
+        return total
 
     def close(self) -> None:
         """Nothing is to be asked for afterwards. What is being read is read to its end, for nobody."""
@@ -183,12 +187,23 @@ class AdapterDirectory:
     def _named(self, name: str) -> list[AdapterEntry]:
         return [entry for entry in self._entries.values() if entry.name == name]
 
+    def _all_of(self, name: str, tenants: frozenset[str]) -> list[AdapterEntry]:
+        """Return what these tenants have under a name, as it came."""
+        return [entry for entry in self._named(name) if entry.tenants == tenants]
+
     def _put(self, entry: AdapterEntry, weights: AdapterWeights) -> None:
         if entry.revision not in self._host_bytes:
             self._host_bytes[entry.revision] = entry.num_bytes
             self._reader.add(weights)
             self._engine.add_adapter(entry.revision)
-        self._entries[entry.name, entry.tenants] = entry
+        self._entries[_key(entry)] = entry
+
+    def _let_all_go(self, entries: Sequence[AdapterEntry], grace_s: float) -> "list[asyncio.Future[Gone]]":
+        """Take entries away; return when each of their weights is gone that no entry names any more."""
+        for entry in entries:
+            del self._entries[_key(entry)]
+        departures = [self._let_go(entry.revision, grace_s) for entry in entries]
+        return [departure for departure in departures if departure is not None]
 
     def _let_go(self, revision: str, grace_s: float) -> "asyncio.Future[Gone] | None":
         """Let weights go that no entry names any more; None if one does."""
@@ -220,10 +235,10 @@ class AdapterDirectory:
                     "have another one beside it name others"
                 )
 
-    def _refuse_excess(self, entry: AdapterEntry) -> None:
-        others = [each for key, each in self._entries.items() if key != (entry.name, entry.tenants)]
-        if len(others) >= self._config.max_adapters:
-            raise TooManyAdapters(f"{len(others)} adapters are loaded, as many as worker.lora.max_adapters allows")
+    def _refuse_excess(self, entry: AdapterEntry, num_replaced: int) -> None:
+        others = len(self._entries) - num_replaced - (_key(entry) in self._entries)
+        if others >= self._config.max_adapters:
+            raise TooManyAdapters(f"{others} adapters are loaded, as many as worker.lora.max_adapters allows")
         if entry.revision in self._host_bytes:
             return
         needed = self.host_bytes + entry.num_bytes
@@ -233,13 +248,18 @@ class AdapterDirectory:
                 f"on their way out); worker.lora.max_host_bytes is {self._config.max_host_bytes}"
             )
 
-    def _why_unknown(self, name: str, revision: str, entry: AdapterEntry | None) -> str:
-        if entry is not None:
-            return f"adapter {name!r} is loaded in revision {entry.revision}, not {revision}"
+    def _why_unknown(self, name: str, revision: str, here: Sequence[AdapterEntry]) -> str:
+        if here:
+            others = ", ".join(entry.revision for entry in here)
+            return f"adapter {name!r} is loaded in revision {others}, not {revision}"
         if named := self._named(name):
             whom = ", and for ".join(_who(each.tenants) for each in named)
             return f"adapter {name!r} is loaded for {whom}: name the same tenants"
         return f"adapter {name!r} is not loaded"
+
+
+def _key(entry: AdapterEntry) -> _Key:
+    return entry.name, entry.tenants, entry.revision
 
 
 def _check_name(name: str) -> None:

@@ -14,6 +14,7 @@ from worker.engine.ports import Request, SequenceId
 from worker.errors import Failure, FailureCode
 from worker.rpc.adapter_calls import AdapterCalls
 from worker.rpc.adapters import AdapterDirectory
+from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.constraints import Compilations, ConstraintCompiler
 from worker.rpc.links import Link, Links
 from worker.rpc.translate import RefusedSubmit, constraint_of, request_from
@@ -39,6 +40,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         links: Links,
         adapters: AdapterDirectory,
         adapter_calls: AdapterCalls,
+        cache_calls: CacheCalls,
         constraints: ConstraintCompiler,
     ) -> None:
         self._model = model
@@ -46,6 +48,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._links = links
         self._adapters = adapters
         self._adapter_calls = adapter_calls
+        self._cache_calls = cache_calls
         self._compilations = Compilations(constraints, engine.submit, links.refuse)
 
     async def GetModel(
@@ -75,6 +78,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         context: grpc.aio.ServicerContext[worker_pb2.ListAdaptersRequest, worker_pb2.ListAdaptersResponse],
     ) -> worker_pb2.ListAdaptersResponse:
         return self._adapter_calls.list_all()
+
+    async def DropCache(
+        self,
+        request: worker_pb2.DropCacheRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.DropCacheRequest, worker_pb2.DropCacheResponse],
+    ) -> worker_pb2.DropCacheResponse:
+        return await self._cache_calls.drop(request, context)
+
+    async def DescribeCache(
+        self,
+        request: worker_pb2.DescribeCacheRequest,
+        context: grpc.aio.ServicerContext[worker_pb2.DescribeCacheRequest, worker_pb2.DescribeCacheResponse],
+    ) -> worker_pb2.DescribeCacheResponse:
+        return await self._cache_calls.describe(context)
 
     async def Connect(
         self,

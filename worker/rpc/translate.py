@@ -64,6 +64,7 @@ def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float,
         deadline=now + submit.timeout_ms / 1000 if submit.timeout_ms > 0 else None,
         priority=submit.priority,
         weight=_weight(submit.weight),
+        cache_floor_tokens=_cache_floor(submit.cache_floor_tokens),
     )
 
 
@@ -121,6 +122,12 @@ def _weight(weight: float) -> float:
         bounds = f"{_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}"
         raise RefusedSubmit(_invalid(f"weight must be {bounds}, or 0 for 1, not {weight:g}", "weight"))
     return weight
+
+
+def _cache_floor(num_tokens: int) -> int:
+    if num_tokens < 0:
+        raise RefusedSubmit(_invalid(f"cache_floor_tokens must be at least 0, not {num_tokens}", "cache_floor_tokens"))
+    return num_tokens
 
 
 def _check_adapter(submit: worker_pb2.Submit, adapters: AdapterLookup) -> None:

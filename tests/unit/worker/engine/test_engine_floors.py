@@ -36,15 +36,15 @@ def of_b(number: int, length: int, max_new_tokens: int, priority: int = 0) -> Re
     )
 
 
-@pytest.mark.parametrize("tenant", ["a", "b", "c"])
-def test_what_can_never_fit_because_of_floors_is_refused_at_once(tenant: str) -> None:
+@pytest.mark.parametrize(("tenant", "limit"), [("a", 80), ("b", 70), ("c", 50)])
+def test_what_can_never_fit_because_of_the_floors_of_others_is_refused_at_once(tenant: str, limit: int) -> None:
     rig = shared_rig(100, a=0.3, b=0.2)
-    rig.submit(make_request(0, prompt(40), max_new_tokens=11, tenant=tenant))
-    rig.submit(make_request(1, prompt(40), max_new_tokens=10, tenant=tenant))
+    rig.submit(make_request(0, prompt(40), max_new_tokens=limit - 39, tenant=tenant))
+    rig.submit(make_request(1, prompt(40), max_new_tokens=limit - 40, tenant=tenant))
     rig.run()
     assert rig.failure(0).code is FailureCode.INVALID_ARGUMENT
-    assert "50 tokens" in rig.failure(0).message
-    assert rig.tokens(1) == answer(prompt(40), 10)
+    assert f"{limit} tokens" in rig.failure(0).message
+    assert rig.tokens(1) == answer(prompt(40), limit - 40)
 
 
 def test_nobody_pauses_whose_slots_could_not_be_had_anyway() -> None:
