@@ -1,5 +1,6 @@
 """`radixgate gateway`: one gateway process."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -7,7 +8,7 @@ import click
 from cli.options import config_options, load, ready_file_option
 from cli.ready_file import write_ready_file
 from cli.validation import ConfigError, Fault
-from gateway.app import run_gateway
+from gateway.app import Addresses, run_gateway
 from metrics.logs import configure_logs
 
 
@@ -23,9 +24,9 @@ def command(
         raise ConfigError([Fault("redis.url", "is not set; a gateway needs the Redis that holds tenants and keys")])
     configure_logs(config.log)
 
-    def announce(address: str, metrics_url: str | None) -> None:
+    def announce(addresses: Addresses) -> None:
         if ready_file is not None:
-            write_ready_file(ready_file, {"grpc": address, "metrics": metrics_url})
+            write_ready_file(ready_file, asdict(addresses))
 
     try:
         run_gateway(config.gateway, announce)

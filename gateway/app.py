@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Self
 
 import structlog
@@ -16,7 +17,11 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.dispatch.pace import Pace
 from gateway.errors import UnavailableError
+from gateway.http.boundary import CallerAuthenticator, HttpBoundary
+from gateway.http.routes import make_routes
+from gateway.http.server import HttpServer
 from gateway.identity.adapters import AdapterDirectory
+from gateway.identity.audit import RedisAuditLog
 from gateway.identity.authenticator import AdminAuthenticator, TenantAuthenticator
 from gateway.identity.by_form import ByForm
 from gateway.identity.certificates import CertificateAuthenticator
@@ -24,6 +29,7 @@ from gateway.identity.changes import ChangeLog, ChangeWatch
 from gateway.identity.directory import Directory, RedisDirectory
 from gateway.identity.extra_keys import ConfiguredSecret, ExtraKeys, RedisSecret, SecretSource
 from gateway.identity.idempotency import Idempotency
+from gateway.identity.issuing import Issuer
 from gateway.identity.key_ring import KeyRing, from_file, from_url
 from gateway.identity.named_tenants import NamedTenants
 from gateway.identity.reach import StoreReach
@@ -52,7 +58,9 @@ from gateway.rpc.admin_calls.usage import UsageCalls
 from gateway.rpc.boundary import Authenticator, Boundary
 from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
+from gateway.rpc.journal import AdminJournal
 from gateway.rpc.server import ADMIN, INFERENCE, OPEN_SERVICES, GatewayServer
+from gateway.serving.calls import Calls
 from gateway.serving.inference import Inference
 from gateway.serving.offers import Offers
 from gateway.serving.preparation import Preparation
@@ -74,12 +82,17 @@ class GatewayApp:
     ) -> None:
         """Raises ValueError where the configuration lacks something."""
         self._config = config
-        self.port = 0  # known after `start`
+        self.port = 0  # known after `start`, as is the next one
+        self._http_port = 0
+        self._http: HttpServer | None = None
         observer = observer or NullObserver()
         self._threads = PromptThreads(config.server.prompt_threads)
         self._redis = connect(config.redis)
         self._reach = StoreReach(self._redis, config.redis.timeout_s, observer)
         self._changes = ChangeWatch(self._redis, self._reach)
+        self._idempotency = Idempotency(self._redis, self._reach)
+        self._audit = RedisAuditLog(self._redis, self._reach)
+        self._journal = AdminJournal(self._audit)
         self._quotas = open_quotas(self._redis, self._reach, config.quota, observer)
         self._tasks: list[asyncio.Task[None]] = []  # what runs beside the servers, from `start` to `stop`
         self._tls = _server_tls(config.tls, observer)
@@ -137,22 +150,24 @@ class GatewayApp:
         admin = None
         if tokens := admin_tokens(config):
             authenticators[ADMIN] = AdminAuthenticator(tokens, observer)
-            admin = AdminServicer(self._make_rooms(tenants, keys))
-        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer)
+            admin = AdminServicer(self._make_rooms(tenants, keys, terms))
+        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer, {ADMIN: self._journal})
+        self._http = self._make_http(callers, boundary.calls, inference, offers, observer)
         servicer = InferenceServicer(inference, offers)
         tls = self._tls.grpc_credentials() if self._tls else None
         return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin, tls)
 
-    def _make_rooms(self, tenants: TenantStore, keys: KeyStore) -> AdminRooms:
-        control, once = self._control, Idempotency(self._redis, self._reach)
+    def _make_rooms(self, tenants: TenantStore, keys: KeyStore, terms: TermsBook) -> AdminRooms:
+        control, once = self._control, self._idempotency
+        cache, usage = CacheCalls(tenants, control.cache_control), UsageStore(self._redis, self._reach)
         return AdminRooms(
-            tenants=TenantCalls(tenants),
-            keys=KeyCalls(tenants, keys),
+            tenants=TenantCalls(tenants, terms, once, usage, cache),
+            keys=KeyCalls(tenants, keys, Issuer(self._secret), once),
             adapters=AdapterCalls(control.adapter_control, once),
             prefixes=PrefixCalls(self._fleet, control.prefix_control, once, self._config.limits),
-            cache=CacheCalls(tenants, control.cache_control),
-            usage=UsageCalls(tenants, UsageStore(self._redis, self._reach)),
-            audit=AuditCalls(),
+            cache=cache,
+            usage=UsageCalls(tenants, usage),
+            audit=AuditCalls(self._audit),
         )
 
     def _tenant_authenticator(self, directory: Directory, terms: TermsBook, observer: GatewayObserver) -> ByForm:
@@ -165,10 +180,31 @@ class GatewayApp:
             CertificateAuthenticator(by_name, prefix, named, observer) if by_name or prefix else None,
         )
 
+    def _make_http(
+        self,
+        callers: CallerAuthenticator,
+        calls: Calls,
+        inference: Inference,
+        offers: Offers,
+        observer: GatewayObserver,
+    ) -> HttpServer | None:
+        config = self._config
+        if config.http.listen is None:
+            return None
+        routes = make_routes(inference, self._fleet, offers, self._threads, config.http, config.limits)
+        boundary = HttpBoundary(routes, callers, calls, lambda: self.ready, observer)
+        return HttpServer(config.http, boundary, self._tls.ssl_context() if self._tls else None)
+
     @property
     def address(self) -> str:
         """Where the gateway listens, once started."""
         return f"{self._config.listen.rpartition(':')[0]}:{self.port}"
+
+    @property
+    def http_address(self) -> str | None:
+        """Where the gateway listens for HTTP, once started; None where it does not."""
+        listen = self._config.http.listen
+        return f"{listen.rpartition(':')[0]}:{self._http_port}" if listen is not None else None
 
     @property
     def ready(self) -> bool:
@@ -185,6 +221,8 @@ class GatewayApp:
         if admin_tokens(self._config):
             self._health.set(ADMIN, serving=True)
         self.port = await self._server.start(self._config.listen)
+        if self._http is not None and self._config.http.listen is not None:
+            self._http_port = await self._http.start(self._config.http.listen)
         self._fleet.start(self._workers_changed)
         runs = (self._reach.run, self._changes.run, self._control.run)
         self._quotas.start()
@@ -198,16 +236,20 @@ class GatewayApp:
 
     async def stop(self) -> None:
         """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
+        if self._http is not None:
+            self._http.drain()
         if not await self._server.drain(self._config.server.drain_s):
             self._fleet.fail_all(
                 UnavailableError("the gateway shut down before the end", reason="GATEWAY_SHUTTING_DOWN")
             )
+        if self._http is not None:
+            await self._http.stop()
         await self._server.stop()
         await self._fleet.stop()
         await self._quotas.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._idempotency.close(), self._journal.close(), return_exceptions=True)
         await self._redis.aclose()
         self._threads.close()
         _log.info("gateway stopped", address=self.address)
@@ -250,7 +292,16 @@ def _key_ring(config: JwtConfig, observer: GatewayObserver) -> KeyRing | None:
     return ring
 
 
-Announce = Callable[[str, str | None], None]  # (gRPC address, URL of the metrics or None)
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a gateway can be reached. None: not that way."""
+
+    grpc: str
+    http: str | None
+    metrics: str | None  # URL
+
+
+Announce = Callable[[Addresses], None]
 
 
 async def serve(config: GatewayConfig, on_ready: Announce, stop: asyncio.Event) -> None:
@@ -261,7 +312,7 @@ async def serve(config: GatewayConfig, on_ready: Announce, stop: asyncio.Event) 
         if config.metrics_listen is not None:
             url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen)).url
         app = await stack.enter_async_context(GatewayApp(config, observer))
-        on_ready(app.address, url)
+        on_ready(Addresses(app.address, app.http_address, url))
         await stop.wait()
 
 

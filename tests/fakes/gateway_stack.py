@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from gateway.app import GatewayApp
-from gateway.config import GatewayConfig, GatewayLimits, RedisConfig, ServerConfig, WorkerLinkConfig
+from gateway.config import GatewayConfig, GatewayLimits, HttpConfig, RedisConfig, ServerConfig, WorkerLinkConfig
 from gateway.observer import NullObserver
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.fakes.fake_worker import FakeWorker
@@ -192,6 +192,7 @@ def config_for(redis_url: str, workers: Sequence[str], **changes: Any) -> Gatewa
         "workers": tuple(workers),
         "admin_token": ADMIN_TOKEN,
         "metrics_listen": None,
+        "http": HttpConfig(listen="127.0.0.1:0"),
         "redis": RedisConfig(url=redis_url, timeout_s=1.0),
         "limits": GatewayLimits(),
         "server": ServerConfig(drain_s=5.0),

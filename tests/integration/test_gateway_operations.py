@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.embedded_redis import find_program
-from gateway.app import GatewayApp, serve
+from gateway.app import Addresses, GatewayApp, serve
 from gateway.config import ServerConfig, WorkerLinkConfig
 from radixgate.v1 import admin_pb2, inference_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
@@ -347,12 +347,13 @@ async def test_stopping_twice_is_harmless_and_a_port_in_use_is_an_error(redis_ur
 
 async def test_a_running_gateway_shows_its_metrics_until_it_is_told_to_stop(redis_url: str, worker: FakeWorker) -> None:
     stop = asyncio.Event()
-    ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
     config = config_for(redis_url, [worker.address], metrics_listen="127.0.0.1:0")
-    running = asyncio.create_task(serve(config, lambda address, url: ready.set_result((address, url)), stop))
-    address, url = await asyncio.wait_for(ready, 10)
+    running = asyncio.create_task(serve(config, ready.set_result, stop))
+    addresses = await asyncio.wait_for(ready, 10)
+    url = addresses.metrics
     assert url is not None
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with grpc.aio.insecure_channel(addresses.grpc) as channel:
         stack = Stack(GatewayApp(config), RecordingObserver(), channel)
         await stack.add_tenant("acme")
         await until_serving(stack)

@@ -45,6 +45,7 @@ def gateway_address(
         "redis": {"url": redis_server.url},
         "gateway": {
             "listen": "127.0.0.1:0",
+            "http": {"listen": "127.0.0.1:0"},
             "metrics_listen": "127.0.0.1:0",
             "admin_token": ADMIN_TOKEN,
             "workers": [fake_worker.address],

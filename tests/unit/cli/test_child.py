@@ -40,14 +40,19 @@ def test_a_killed_child_is_told_by_its_signal(tmp_path: Path) -> None:
 def test_a_child_is_configured_without_its_secrets_in_the_process_list(tmp_path: Path) -> None:
     settings = {
         "redis": {"url": "redis://:hunter2@127.0.0.1:1"},
-        "gateway": {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "admin_token": "sesame-0123456789"},
+        "gateway": {
+            "listen": "127.0.0.1:0",
+            "http": {"listen": "127.0.0.1:0"},
+            "metrics_listen": "127.0.0.1:0",
+            "admin_token": "sesame-0123456789",
+        },
     }
     child, _ = start("gateway", tmp_path, settings)
     try:
         wait_until(lambda: child.ready() is not None or child.death() is not None, timeout_s=30)
         ready = child.ready()
         assert ready is not None, child.death()
-        assert set(ready) == {"grpc", "metrics"}
+        assert set(ready) == {"grpc", "http", "metrics"}
         command_line = Path(f"/proc/{child.pid}/cmdline").read_text(encoding="utf-8")
         assert "hunter2" not in command_line
         assert "sesame" not in command_line

@@ -60,7 +60,8 @@ def test_serve_starts_nothing_when_an_address_is_taken(taken_port: int) -> None:
 @pytest.mark.parametrize("name", ["gateway", "worker"])
 def test_a_taken_address_ends_a_command_with_one_line(taken_port: int, name: str) -> None:
     address = f"127.0.0.1:{taken_port}"
-    settings = (f"{name}.listen={address}", "redis.url=redis://127.0.0.1:1", "gateway.metrics_listen=127.0.0.1:0")
+    free = ("gateway.http.listen=127.0.0.1:0", "gateway.metrics_listen=127.0.0.1:0")
+    settings = (f"{name}.listen={address}", "redis.url=redis://127.0.0.1:1", *free)
     arguments = [word for setting in settings for word in ("--set", setting)]
     # A worker loads no model before it looks: with this one it would end with another message.
     result = CliRunner().invoke(main, [name, *arguments, "--set", "worker.model.model=/no/such/model"])

@@ -1,0 +1,31 @@
+"""What there is over HTTP."""
+
+import time
+
+from gateway.config import GatewayLimits, HttpConfig
+from gateway.http.answers import ChatForm, TextForm
+from gateway.http.boundary import Route
+from gateway.http.chat_request import read_chat
+from gateway.http.completion_request import read_completion
+from gateway.http.completions import CompletionRoute, Generations, Models
+from gateway.http.models import ModelOffers, ModelRoutes
+from gateway.prompts.threads import PromptThreads
+
+
+def make_routes(
+    generations: Generations,
+    models: Models,
+    offers: ModelOffers,
+    threads: PromptThreads,
+    config: HttpConfig,
+    limits: GatewayLimits,
+) -> list[Route]:
+    chats = CompletionRoute(read_chat, ChatForm, generations, models, threads, config, limits)
+    texts = CompletionRoute(read_completion, TextForm, generations, models, threads, config, limits)
+    offered = ModelRoutes(offers, time.time())
+    return [
+        Route("HTTP/chat.completions", "POST", "/v1/chat/completions", chats.serve),
+        Route("HTTP/completions", "POST", "/v1/completions", texts.serve),
+        Route("HTTP/models.list", "GET", "/v1/models", offered.list_all),
+        Route("HTTP/models.retrieve", "GET", "/v1/models/", offered.retrieve),
+    ]
