@@ -1,0 +1,40 @@
+"""What a gateway remembers of its decisions."""
+
+import pytest
+
+from gateway.quota.bounds import Bounds
+from gateway.quota.memory import Paces, Refusals
+
+
+def test_a_refusal_holds_until_its_time_and_counts_down() -> None:
+    refusals = Refusals()
+    assert refusals.opens_in("acme", 10, 100.0) == 0
+    refusals.remember("acme", 10, 100.0, 5.0)
+    assert refusals.opens_in("acme", 10, 100.0) == 5
+    assert refusals.opens_in("acme", 10, 104.5) == 0.5
+    assert refusals.opens_in("acme", 10, 105.0) == 0
+    assert refusals.opens_in("globex", 10, 100.0) == 0
+
+
+def test_a_refusal_does_not_outlive_a_change_of_the_limit() -> None:
+    refusals = Refusals()
+    refusals.remember("acme", 10, 100.0, 5.0)
+    assert refusals.opens_in("acme", 11, 100.0) == 0
+
+
+def test_what_no_longer_holds_is_forgotten() -> None:
+    refusals = Refusals()
+    refusals.remember("acme", 10, 100.0, 5.0)
+    refusals.remember("globex", 10, 100.0, 50.0)
+    refusals.forget(105.0)
+    assert refusals.opens_in("acme", 10, 100.0) == 0
+    assert refusals.opens_in("globex", 10, 100.0) == 50
+
+
+def test_the_wait_for_a_place_is_estimated_by_how_long_requests_take() -> None:
+    paces = Paces()
+    for _ in range(50):
+        paces.ended("acme", 8.0)
+    assert paces.until_place("acme", Bounds(max_concurrent_requests=4, max_queued_requests=1)) == pytest.approx(4.0)
+    assert paces.until_place("acme", Bounds(max_concurrent_requests=1, max_queued_requests=99)) == 60
+    assert paces.until_place("globex", Bounds(max_concurrent_requests=1000)) == 0.05
