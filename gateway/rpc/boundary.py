@@ -1,8 +1,9 @@
 """The boundary of the server: every call passes here, whatever its service.
 
 Authenticates (a service without an authenticator is reachable only if it is declared open), refuses claims of identity
-in metadata, counts what is in flight, translates errors, and tells the observer how each call ended. Bounds how many
-calls there are at a time: strangers, whose streams have a small bound of their own, take no room from tenants.
+in metadata, counts what is in flight, translates errors, and tells the observer how each call ended, and the journal of
+its service, if it has one. Bounds how many calls there are at a time: strangers, whose streams have a small bound of
+their own, take no room from tenants.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -27,6 +29,7 @@ from gateway.errors import (
 from gateway.identity.callers import Caller, Certificate, Credentials, Operator, Principal
 from gateway.identity.certificates import certificate_in
 from gateway.identity.claims import claims_identity
+from gateway.rpc.journal import EndedCall
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 from gateway.serving.calls import Calls
 from gateway.serving.capacity import Capacity
@@ -70,6 +73,36 @@ class RpcObserver(Protocol):
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None: ...
 
 
+class Journal(Protocol):
+    async def ended(self, call: EndedCall) -> None:
+        """A call is about to be answered. Raises nothing."""
+        ...
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a call that is being served."""
+
+    method: str
+    request: Any
+    context: Context
+    principal: Principal | None = None
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    told: bool = False  # the journal knows
+
+    @property
+    def tenant(self) -> str:
+        return self.principal.tenant_id if isinstance(self.principal, Caller) else ""
+
+    async def tell(self, journal: Journal | None) -> None:
+        """Tell the journal, once."""
+        if journal is None or self.told:
+            return
+        self.told = True
+        operator = self.principal.name if isinstance(self.principal, Operator) else ""
+        await journal.ended(EndedCall(self.method, self.request, operator, self.code.name, self.context.peer()))
+
+
 class Boundary(grpc.aio.ServerInterceptor):
     """The interceptor in front of all services."""
 
@@ -79,11 +112,13 @@ class Boundary(grpc.aio.ServerInterceptor):
         open_services: frozenset[str],
         limits: GatewayLimits,
         observer: RpcObserver,
+        journals: Mapping[str, Journal] | None = None,
     ) -> None:
-        """Both kinds of services by full name. One in neither is refused."""
+        """Both kinds of services by full name. One in neither is refused. `journals` by full name, too."""
         self._authenticators = dict(authenticators)
         self._open_services = open_services
         self._observer = observer
+        self._journals = dict(journals or {})
         self.calls = Calls(limits.max_concurrent_rpcs)
         self._open_streams = Capacity(limits.max_open_streams, "streams without credentials", "TOO_MANY_OPEN_STREAMS")
         self._guarded: dict[str, _Handler] = {}
@@ -132,49 +167,55 @@ class Boundary(grpc.aio.ServerInterceptor):
 
     def _guard(self, method: str, service: str, handler: _Handler) -> _Handler:
         authenticator = self._authenticators.get(service, _Nobody())
+        journal = self._journals.get(service)
         name = f"{service.rpartition('.')[2]}/{method.rpartition('/')[2]}"
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
-                self._wrap(name, authenticator, handler.unary_unary),
+                self._wrap(name, authenticator, journal, handler.unary_unary),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                self._wrap(name, authenticator, handler.unary_stream),
+                self._wrap(name, authenticator, journal, handler.unary_stream),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         raise NotImplementedError(f"{method} streams requests: the boundary has no guard for that")
 
-    def _wrap(self, method: str, authenticator: Authenticator, inner: Any) -> _Behaviour:
+    def _wrap(self, method: str, authenticator: Authenticator, journal: Journal | None, inner: Any) -> _Behaviour:
         async def behaviour(request: Any, context: Context) -> Any:
             arrived_at = time.monotonic()
-            tenant, code = "", grpc.StatusCode.OK
+            call = _Call(method, request, context)
             try:
                 with self.calls.in_flight.counted():
                     metadata = context.invocation_metadata() or ()
-                    principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
-                    tenant = principal.tenant_id if isinstance(principal, Caller) else ""
+                    call.principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
                     _refuse_claims(metadata)
-                    _principal.set(principal)
+                    _principal.set(call.principal)
                     with self.calls.room.take():
-                        return await inner(request, context)
+                        answer = await inner(request, context)
+                        await call.tell(journal)
+                        return answer
             except GatewayError as error:
-                code = code_of(error)
+                call.code = code_of(error)
+                await call.tell(journal)
                 await _abort(context, error)
             except asyncio.CancelledError:
-                code = _code_of_cancellation(context)
+                call.code = _code_of_cancellation(context)
+                await call.tell(journal)
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises, its call must end
                 if isinstance(error, grpc.aio.InternalError) or context.cancelled():
-                    code = _code_of_cancellation(context)
+                    call.code = _code_of_cancellation(context)
                     raise _client_gone() from None
-                code = grpc.StatusCode.INTERNAL
-                _log.error("call failed", method=method, tenant=tenant, error=type(error).__name__, at=_frames(error))
+                call.code = grpc.StatusCode.INTERNAL
+                kind, at = type(error).__name__, _frames(error)
+                _log.error("call failed", method=method, tenant=call.tenant, error=kind, at=at)
+                await call.tell(journal)
                 await _abort(context, InternalError("an unexpected error; the gateway's log tells more"))
             finally:
-                self._observer.rpc_finished(method, code.name, tenant, time.monotonic() - arrived_at)
+                self._observer.rpc_finished(method, call.code.name, call.tenant, time.monotonic() - arrived_at)
 
         return behaviour
 

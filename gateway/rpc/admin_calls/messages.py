@@ -3,19 +3,35 @@
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 
-from google.protobuf import timestamp_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 
 from gateway.errors import InvalidRequestError, Violation
 
 TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_NAME_CHARS = 128
+MAX_NAMES = 64
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
+
+_MAX_SECONDS = 253_402_300_799  # the end of the year 9999, the last that a Timestamp can say
+_NANOS = 10**9
 
 
 def check_display_name(name: str) -> list[Violation]:
     return [Violation("display_name", too_long(name))] if len(name) > MAX_NAME_CHARS else []
+
+
+def check_names(field: str, names: Sequence[str]) -> list[Violation]:
+    """Check a list of models or adapters."""
+    if len(names) > MAX_NAMES:
+        return [Violation(field, f"has {len(names)} names; at most {MAX_NAMES} are allowed")]
+    return [
+        Violation(f"{field}[{i}]", f"has {len(name)} characters; must have 1 to {MAX_NAME_CHARS}")
+        for i, name in enumerate(names)
+        if not 1 <= len(name) <= MAX_NAME_CHARS
+    ]
 
 
 def too_long(name: str) -> str:
@@ -54,3 +70,17 @@ def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
     message = timestamp_pb2.Timestamp()
     message.FromMilliseconds(round(seconds * 1000))
     return message
+
+
+def time_of(message: timestamp_pb2.Timestamp) -> float | None:
+    """Return seconds since the epoch, or None for what is no time after it."""
+    if not (0 <= message.seconds <= _MAX_SECONDS and 0 <= message.nanos < _NANOS):
+        return None
+    return message.seconds + message.nanos / _NANOS
+
+
+def seconds_of(message: duration_pb2.Duration) -> float | None:
+    """Return a duration in seconds, or None for what is none."""
+    if abs(message.nanos) >= _NANOS or message.seconds * message.nanos < 0:
+        return None
+    return message.seconds + message.nanos / _NANOS
