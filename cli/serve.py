@@ -116,8 +116,8 @@ def _leave_admin_token(token: str) -> None:
 @contextmanager
 def _announced(ready_file: Path, deployment: Deployment, keys: dict[str, str]) -> Iterator[None]:
     """Keep the ready file while we serve."""
-    addresses = {"grpc": deployment.grpc, "worker": deployment.worker, "metrics": list(deployment.metrics)}
-    write_ready_file(ready_file, {**addresses, "tenants": keys})
+    addresses = {"grpc": deployment.grpc, "http": deployment.http, "worker": deployment.worker}
+    write_ready_file(ready_file, {**addresses, "metrics": list(deployment.metrics), "tenants": keys})
     try:
         yield
     finally:
@@ -138,11 +138,15 @@ def _print_log(console: Console, line: str) -> None:
 
 def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]) -> None:
     if not console.is_terminal:
-        console.print(f"ready: gRPC on {deployment.grpc}, metrics on {', '.join(deployment.metrics)}", soft_wrap=True)
+        http = f", HTTP on {deployment.http}" if deployment.http else ""
+        metrics = ", ".join(deployment.metrics)
+        console.print(f"ready: gRPC on {deployment.grpc}{http}, metrics on {metrics}", soft_wrap=True)
         return
     target = "" if deployment.grpc == DEFAULT_TARGET else f" --target {deployment.grpc}"
     program = _program()
     lines = [f"\n[bold green]RadixGate serves on {deployment.grpc}[/] (gRPC, no TLS)"]
+    if deployment.http:
+        lines.append(f"  OpenAI    http://{deployment.http}/v1")
     lines += [f"  metrics   {url}" for url in deployment.metrics]
     for tenant, key in keys.items():
         lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")

@@ -76,6 +76,7 @@ class Deployment:
     metrics: tuple[str, ...]  # URLs
     admin_token: str
     worker: str  # host:port of the worker
+    http: str | None = None  # host:port of the gateway's OpenAI-compatible API; None: off
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Supervisor:
         self._wait_until_serving(gateway["grpc"])
         self._listener.progress("Connecting gateway and worker", 1.0)
         urls = (gateway["metrics"], worker["metrics"])
-        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, worker["grpc"])
+        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, worker["grpc"], gateway["http"])
 
     def run(self) -> None:
         """Wait until asked to end. Raises ChildDiedError when a child ends before."""

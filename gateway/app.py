@@ -222,7 +222,11 @@ class GatewayApp:
             self._health.set(ADMIN, serving=True)
         self.port = await self._server.start(self._config.listen)
         if self._http is not None and self._config.http.listen is not None:
-            self._http_port = await self._http.start(self._config.http.listen)
+            try:
+                self._http_port = await self._http.start(self._config.http.listen)
+            except OSError:
+                await self._server.stop()
+                raise
         self._fleet.start(self._workers_changed)
         runs = (self._reach.run, self._changes.run, self._control.run)
         self._quotas.start()

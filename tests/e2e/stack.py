@@ -27,6 +27,7 @@ class Stack:
 
     process: subprocess.Popen[bytes]
     grpc: str
+    http: str
     worker: str
     metrics: tuple[str, ...]
     keys: dict[str, str]
@@ -81,7 +82,8 @@ def running_stack(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Stack
         )
         assert process.poll() is None, (folder / "stack.log").read_text()
         ready = json.loads(ready_file.read_text())
-        yield Stack(process, ready["grpc"], ready["worker"], tuple(ready["metrics"]), ready["tenants"])
+        metrics, tenants = tuple(ready["metrics"]), ready["tenants"]
+        yield Stack(process, ready["grpc"], ready["http"], ready["worker"], metrics, tenants)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
