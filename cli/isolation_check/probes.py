@@ -1,7 +1,7 @@
 """How a check speaks for a tenant: asks prompts, and hears how much of each was found in the cache."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -33,17 +33,15 @@ class Claim:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
 class Refused(Exception):
     """The gateway's refusal, in the API's own words."""
 
-    code: str
-    message: str
-    reason: str = ""
-    details: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.message}"
+    def __init__(self, code: str, message: str, reason: str = "", details: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.details = dict(details or {})
 
     def without(self, *names: str) -> tuple[object, ...]:
         """Return all that it says but for the names that were asked for, so that two refusals can be compared."""

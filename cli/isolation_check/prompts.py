@@ -5,6 +5,8 @@ import string
 from collections.abc import Callable, Sequence
 
 _NUM_WORDS = 3000
+# Mostly words that have tokens of their own, and enough else for models whose tokens are bytes.
+_ALPHABETS = (*[string.ascii_lowercase] * 4, string.ascii_letters, string.digits, string.punctuation)
 _MIN_VOCABULARY = 64
 # As many prompts as a tenant may have asked before, by far; and how unlikely a meeting with one of them shall be.
 _EARLIER_PROMPTS, _RISK = 1e6, 1e-3
@@ -16,7 +18,7 @@ class TooFewTokensError(Exception):
 
 def vocabulary_of(tokens_of: Callable[[str], Sequence[int]], random_: random.Random) -> tuple[int, ...]:
     """Return ids of many of a model's tokens, as the model itself makes them of words. `tokens_of` tokenises text."""
-    words = ("".join(random_.choices(string.ascii_lowercase, k=random_.randint(1, 7))) for _ in range(_NUM_WORDS))
+    words = ("".join(random_.choices(random_.choice(_ALPHABETS), k=random_.randint(1, 7))) for _ in range(_NUM_WORDS))
     found = tuple(sorted(set(tokens_of(" ".join(words)))))
     if len(found) < _MIN_VOCABULARY:
         raise TooFewTokensError(f"{_NUM_WORDS} words have {len(found)} different tokens; {_MIN_VOCABULARY} are needed")
