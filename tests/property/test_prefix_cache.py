@@ -128,6 +128,26 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         for sequence in self.running:
             sequence.dropped |= name in sequence.names
 
+    @rule(
+        tenant=st.sampled_from(["a", "b", "nobody"]),
+        num_pages=st.integers(0, NUM_PAGES + 1),
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        largest=st.integers(0, NUM_PAGES),
+    )
+    def promise(self, tenant: str, num_pages: int, weight: float, largest: int) -> None:
+        """Shares change at any time; what others are promised, and room for somebody, stays."""
+        before = {name: self.cache.floor_slots(name) for name in ("a", "b", "nobody")}
+        asked = num_pages * self.page_size
+        promised = self.cache.set_share(tenant, asked, weight, largest_lease=largest * self.page_size)
+        assert promised == self.cache.floor_slots(tenant)
+        assert {name: self.cache.floor_slots(name) for name in before if name != tenant} == {
+            name: floor for name, floor in before.items() if name != tenant
+        }
+        if asked:
+            assert promised <= asked
+            if promised > before[tenant]:
+                assert self.cache.max_lease_slots >= max(largest * self.page_size, NUM_PAGES * self.page_size // 10)
+
     @rule(num_nodes=st.integers(1, 4))
     def free_what_was_dropped(self, num_nodes: int) -> None:
         """What a tick does, with less at a time."""

@@ -95,6 +95,10 @@ class TiersMachine(RuleBasedStateMachine):
         self.world.drop(chance)
 
     @rule(chance=CHANCES)
+    def promise(self, chance: random.Random) -> None:
+        self.world.promise(chance)
+
+    @rule(chance=CHANCES)
     def reap_little(self, chance: random.Random) -> None:
         self.world.reap_little(chance)
 

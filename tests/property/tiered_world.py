@@ -242,6 +242,13 @@ class World:
             self.cache.drop(namespace(chance.choice(TENANTS)))
             self.reap_little(chance)
 
+    def promise(self, chance: random.Random) -> None:
+        """A tenant's share changes, or is as configured again."""
+        if chance.random() < 0.4:
+            num_slots = chance.choice([0, 0, 1, 3, 8, _NUM_PAGES]) * self.page_size
+            promised = self.cache.set_share(chance.choice(TENANTS[:2]), num_slots, chance.choice([0.5, 1.0, 3.0]))
+            assert promised <= num_slots or not num_slots
+
     def reap_little(self, chance: random.Random) -> None:
         """What was dropped is freed bit by bit; here in smaller bits than `tick` does it."""
         for _ in range(chance.randrange(1, 4)):
@@ -267,7 +274,7 @@ class World:
     def anything(self, chance: random.Random) -> None:
         """One operation, those that a busy cache sees most often more often."""
         faults = (self.store_fails, self.drop, self.reap_little, self.miss_events, self.restart)
-        seldom = (*faults, self.acquire, self.load_back, self.prepare, self.flush)
+        seldom = (*faults, self.acquire, self.load_back, self.prepare, self.flush, self.promise)
         often = (self.serve, self.compute, self.release, self.prefetch, self.end_fetch)
         busy = (self.serve, self.tick, self.copies_go_on, self.store_works)
         chance.choice([*seldom, *often, *often, *busy, *busy, *busy, *busy])(chance)
