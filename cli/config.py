@@ -81,14 +81,22 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     config = validated(Config, _with_policies(_with_adapter_sections(tree)))
     if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
         raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
-    if config.gateway.admin_token is not None and not is_sendable(config.gateway.admin_token):
-        raise ConfigError([Fault("gateway.admin_token", "must be one line of printable ASCII")])
+    _check_admin_tokens(config.gateway)
     urls = {url for url in (config.redis.url, config.gateway.redis.url) if url is not None}
     if len(urls) > 1:
         raise ConfigError([Fault("redis.url", "differs from gateway.redis.url; set one of them")])
     for url in urls:
         config = with_redis(config, url)
     return config
+
+
+def _check_admin_tokens(config: GatewayConfig) -> None:
+    tokens = {f"gateway.operators.{name}": token for name, token in config.operators.items()}
+    if config.admin_token is not None:
+        tokens["gateway.admin_token"] = config.admin_token
+    unsendable = [path for path, token in tokens.items() if not is_sendable(token)]
+    if unsendable:
+        raise ConfigError([Fault(path, "must be one line of printable ASCII") for path in unsendable])
 
 
 def _with_adapter_sections(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.config import Config
-from metrics.logs import mask_value
+from cli.validation import SECRET_SECTIONS
+from metrics.logs import MASK, mask_value
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -22,7 +23,8 @@ def _lines(section: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     if values and path:
         yield f"\n[{'.'.join(map(_key, path))}]"
     for name, value in values.items():
-        yield f"# {name} is not set" if value is None else f"{name} = {_value(mask_value(name, value))}"
+        shown = MASK if path in SECRET_SECTIONS else mask_value(name, value)
+        yield f"# {name} is not set" if value is None else f"{_key(name)} = {_value(shown)}"
     for name, value in section.items():
         if isinstance(value, dict):
             yield from _lines(value, (*path, name))

@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from metrics.logs import mask_value
+from metrics.logs import MASK, mask_value
 
 T = TypeVar("T")
+
+# Sections in which everything is a secret, whatever its name.
+SECRET_SECTIONS = frozenset({("gateway", "operators")})
 
 # What a value that fails a predicate should have been, by the predicate's name.
 PREDICATES = {
@@ -91,7 +94,8 @@ def _fault(details: ErrorDetails) -> Fault:
     if details["type"] == "value_error":  # two fields that do not go together; the message names both
         return Fault(path, str(details["ctx"]["error"]))
     name = next((part for part in reversed(details["loc"]) if isinstance(part, str)), "")
-    shown = json.dumps(mask_value(name, details["input"]), default=str)
+    is_secret = details["loc"][:2] in SECRET_SECTIONS
+    shown = json.dumps(MASK if is_secret else mask_value(name, details["input"]), default=str)
     return Fault(path, f"{shown} is not allowed: {_demand(details)}")
 
 

@@ -239,3 +239,12 @@ class GatewayConfig:
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     server: ServerConfig = field(default_factory=ServerConfig)
     worker_link: WorkerLinkConfig = field(default_factory=WorkerLinkConfig)
+
+    def __post_init__(self) -> None:
+        if self.admin_token is not None and "admin" in self.operators:
+            raise ValueError('operators."admin" is the name of gateway.admin_token; take another')
+        if any(not 1 <= len(name) <= 64 or not name.isprintable() for name in self.operators):
+            raise ValueError("operators have names of 1 to 64 printable characters")
+        tokens = [*self.operators.values(), *([self.admin_token] if self.admin_token else [])]
+        if len(set(tokens)) < len(tokens):
+            raise ValueError("two operators have the same token: the audit log could not tell them apart")

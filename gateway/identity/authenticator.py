@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gateway.errors import PermissionDeniedError, UnauthenticatedError
@@ -29,10 +29,13 @@ def bearer_token(authorization: str | None) -> str | None:
 class TenantAuthenticator:
     """Recognises tenants by their API keys. Asks the directory for every call, so a revocation holds at once."""
 
-    def __init__(self, directory: Directory, terms: TermsBook, observer: AuthObserver) -> None:
+    def __init__(
+        self, directory: Directory, terms: TermsBook, observer: AuthObserver, now: Callable[[], float] = time.time
+    ) -> None:
         self._directory = directory
         self._terms = terms
         self._observer = observer
+        self._now = now
 
     async def authenticate(self, credentials: Credentials, arrived_at: float) -> Caller:
         """Return the caller.
@@ -55,7 +58,7 @@ class TenantAuthenticator:
         key = found.key.api_key
         if key.revoked_at is not None:
             raise self._refused("revoked", _REFUSED)
-        if key.expires_at is not None and key.expires_at <= time.time():
+        if key.expires_at is not None and key.expires_at <= self._now():
             raise self._refused("expired", _REFUSED)
         return self._caller(key, found.tenant, arrived_at)
 

@@ -101,6 +101,8 @@ def test_an_unknown_section_lists_what_there_is() -> None:
         ),
         ("gateway.redis.url=http://h", "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"),
         ("gateway.admin_token=schlüssel-des-betreibers", "must be one line of printable ASCII"),
+        ("gateway.operators.nacht=schlüssel-der-nachtschicht", "must be one line of printable ASCII"),
+        ("gateway.operators.night=short", '"***" is not allowed: must have at least 16 characters'),
         ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),
         ("redis.port=65536", "65536 is not allowed: must be less than or equal to 65535"),
     ],
@@ -274,6 +276,13 @@ def test_secrets_do_not_show() -> None:
     assert TOKEN not in shown
     assert "pw@" not in shown
     assert 'admin_token = "***"' in shown
+
+
+def test_tokens_of_operators_do_not_show_whatever_their_names() -> None:
+    shown = as_toml(config_from({"gateway": {"operators": {"night": TOKEN, "b c": TOKEN + "2"}}}))
+    assert TOKEN not in shown
+    assert '[gateway.operators]\nnight = "***"\n"b c" = "***"' in shown
+    assert TOKEN not in str(faults_of(f"gateway.operators={TOKEN}"))
 
 
 def test_a_shown_configuration_has_the_shares_of_tenants_as_sections() -> None:

@@ -42,3 +42,24 @@ def test_values_out_of_bounds_are_refused(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::]:50051", "gateway.example:443"])
 def test_addresses_have_a_host_and_a_port(listen: str) -> None:
     assert ADAPTER.validate_python({"listen": listen}).listen == listen
+
+
+ONE, OTHER = "one-long-admin-token", "other-long-admin-token"
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ({"operators": {"a": ONE, "b": ONE}}, "same token"),
+        ({"admin_token": ONE, "operators": {"a": ONE}}, "same token"),
+        ({"admin_token": ONE, "operators": {"admin": OTHER}}, 'operators."admin"'),
+        ({"operators": {"": ONE}}, "1 to 64 printable characters"),
+        ({"operators": {"a\nb": ONE}}, "1 to 64 printable characters"),
+        ({"operators": {"a": "short"}}, "at least 16"),
+    ],
+)
+def test_operators_are_told_apart_by_name_and_token(bad: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ADAPTER.validate_python(bad)
+    good = {"admin_token": ONE, "operators": {"night-shift": OTHER}}
+    assert ADAPTER.validate_python(good).operators == {"night-shift": OTHER}

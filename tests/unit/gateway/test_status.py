@@ -32,6 +32,10 @@ def all_errors() -> list[GatewayError]:
         InvalidRequestError([violation]),
         NotFoundError("model", "x"),
         errors.AlreadyExistsError("m"),
+        errors.PermissionDeniedError("m"),
+        errors.FailedPreconditionError("m"),
+        errors.QuotaExceededError("m", limit="tokens_per_minute", value=7, retry_after_s=1.5),
+        errors.AdapterChangedError(),
         UnavailableError("m"),
         errors.OverloadedError("m"),
         errors.DeadlineExceededError("m"),
@@ -40,10 +44,32 @@ def all_errors() -> list[GatewayError]:
     ]
 
 
-def test_every_kind_of_error_has_a_code_of_its_own() -> None:
-    assert {type(error) for error in all_errors()} == set(GatewayError.__subclasses__())
-    assert len({code_of(error) for error in all_errors()}) == len(all_errors())
-    assert code_of(errors.InternalError("m")) is StatusCode.INTERNAL
+def kinds(base: type[GatewayError]) -> set[type[GatewayError]]:
+    own = {kind for kind in base.__subclasses__() if kind.__module__ == errors.__name__}
+    return own.union(*(kinds(kind) for kind in own))
+
+
+def test_every_kind_of_error_has_a_code_and_only_faults_of_ours_are_internal() -> None:
+    assert {type(error) for error in all_errors()} == kinds(GatewayError)
+    internal = [type(error) for error in all_errors() if code_of(error) is StatusCode.INTERNAL]
+    assert internal == [errors.InternalError]
+
+
+def test_kinds_that_share_a_code_differ_in_their_reason() -> None:
+    told = [(code_of(error), error.reason) for error in all_errors()]
+    assert len(set(told)) == len(told)
+
+
+def test_a_quota_says_which_limit_it_was_and_when_to_come_again() -> None:
+    error = errors.QuotaExceededError("m", limit="tokens_per_minute", value=7, retry_after_s=1.5)
+    failure, info = detail(error, error_details_pb2.QuotaFailure), detail(error, error_details_pb2.ErrorInfo)
+    retry = detail(error, error_details_pb2.RetryInfo)
+    assert failure is not None
+    assert info is not None
+    assert retry is not None
+    assert [violation.subject for violation in failure.violations] == ["tokens_per_minute"]
+    assert dict(info.metadata) == {"limit": "tokens_per_minute", "value": "7"}
+    assert retry.retry_delay.ToTimedelta().total_seconds() == 1.5
 
 
 @pytest.mark.parametrize("error", all_errors(), ids=lambda error: type(error).__name__)
