@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_NAME_WIDTH = 15
+_NAME_WIDTH = 15  # of names in front of values
 
 
 def show(
@@ -41,10 +41,8 @@ def show_one(value: "DataclassInstance", as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(value), ensure_ascii=False))
         return
-    lines = list(_lines(dataclasses.asdict(value), ""))
-    width = max([_NAME_WIDTH, *(len(name) + 1 for name, _ in lines)])
-    for name, text in lines:
-        click.echo(f"{name + ':':<{width}} {text}")
+    for line in _lines(dataclasses.asdict(value)):
+        click.echo(line)
 
 
 def confirmed(question: str, yes: bool) -> None:
@@ -64,16 +62,26 @@ def _is_nested(value: object) -> bool:
     )
 
 
-def _lines(fields: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+def _lines(fields: Mapping[str, Any]) -> Iterator[str]:
     for name, value in fields.items():
-        words = f"{above}{name.replace('_', ' ')}"
+        words = name.replace("_", " ")
         if isinstance(value, Mapping):
-            yield from _lines(value, f"{words}: ")
+            yield from _block(words, value)
         elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
             for number, each in enumerate(value, start=1):
-                yield from _lines(each, f"{words} {number}: ")
+                yield from _block(f"{words} {number}", each)
         else:
-            yield words, _cell(value)
+            yield f"{words + ':':<{_NAME_WIDTH}} {_cell(value)}"
+
+
+def _block(words: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    """What lies inside a field: below its name, and without what is not set."""
+    there = {name: value for name, value in fields.items() if value not in (None, (), "")}
+    if not there:
+        yield f"{words + ':':<{_NAME_WIDTH}} nothing set"
+        return
+    yield f"{words}:"
+    yield from (f"  {line}" for line in _lines(there))
 
 
 def _cell(value: object) -> str:

@@ -37,6 +37,7 @@ class Deployment:
 
     proxy: WorkerProxy
     address: str
+    http: str
     keys: dict[str, str]
     folders: tuple[str, str]  # of adapters of different weights
 
@@ -49,13 +50,14 @@ class Deployment:
         }
         return CliRunner().invoke(main, ["isolation-check", "--pairs", PAIRS, *arguments], env=environ)
 
-    def found(self, *arguments: str, **options: bool) -> tuple[int, dict[str, dict[str, Any]]]:
-        """Return the exit status, and the findings by the check's name."""
+    def found(self, *arguments: str, over: str = "gRPC", **options: bool) -> tuple[int, dict[str, dict[str, Any]]]:
+        """Return the exit status, and the findings about one API by the check's name."""
         result = self.check("--json", *arguments, **options)
         assert result.stdout, result.output
         document = json.loads(result.stdout.splitlines()[-1])
         assert document["exit_code"] == result.exit_code
-        return result.exit_code, {finding["check"]: finding for finding in document["findings"]}
+        findings = [finding for finding in document["findings"] if finding["over"] == over]
+        return result.exit_code, {finding["check"]: finding for finding in findings}
 
     @contextmanager
     def spoilt_by(self, fault: Fault) -> Iterator[None]:
@@ -85,7 +87,7 @@ def deployment(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFac
             return proxy, stack
 
         proxy, stack = loop.call(start())
-        yield Deployment(proxy, stack.app.address, dict(stack.keys), folders)
+        yield Deployment(proxy, stack.app.address, stack.app.http_address or "", dict(stack.keys), folders)
         loop.call(exits.aclose())
 
 
@@ -104,6 +106,18 @@ def test_a_sound_deployment_passes_every_check(deployment: Deployment) -> None:
     names = ("tenant", "scope", "adapter", "names", "claims", "version", "revision", "public", "timing")
     assert outcomes(findings) == dict.fromkeys(names, "passed"), findings
     assert status == 0
+
+
+def test_http_is_checked_as_well_where_it_is_named(deployment: Deployment) -> None:
+    arguments = ("--http", f"http://{deployment.http}/v1", "--skip", "timing", "--rounds", "1")
+    status, findings = deployment.found(*arguments, over="HTTP", admin=True)
+    names = ("tenant", "scope", "adapter", "names", "claims", "public")
+    assert outcomes(findings) == dict.fromkeys(names, "passed"), findings
+    assert status == 0
+    with deployment.spoilt_by(OneKeyForAll()):
+        status, findings = deployment.found(*arguments, "--only", "tenant", over="HTTP")
+    assert outcomes(findings) == {"tenant": "broken"}
+    assert status == 1
 
 
 def test_without_the_operators_token_what_needs_it_is_skipped_and_said_to_be(deployment: Deployment) -> None:
