@@ -2,6 +2,8 @@
 
 from gateway.quota.bounds import Bounds
 
+Tenant = tuple[str, float]  # its id, and when it was made
+
 _MAX_TENANTS = 10_000
 _FIRST_GUESS_S = 1.0
 _NEW_WEIGHT = 0.2  # of the last request among those before it
@@ -9,15 +11,17 @@ _LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 60.0
 
 
 class Refusals:
-    """Of limits that nothing but time can open. A refusal holds for the value of the limit that it was made by."""
+    """Of limits that nothing but time can open. A refusal holds for the tenant as it was made, not for another under its
+    id, and for the value of the limit that it was made by.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[int, float]] = {}
+        self._until: dict[Tenant, tuple[int, float]] = {}
 
-    def remember(self, tenant: str, limit: int, now: float, retry_after_s: float) -> None:
+    def remember(self, tenant: Tenant, limit: int, now: float, retry_after_s: float) -> None:
         self._until[tenant] = (limit, now + retry_after_s)
 
-    def opens_in(self, tenant: str, limit: int, now: float) -> float:
+    def opens_in(self, tenant: Tenant, limit: int, now: float) -> float:
         """Return for how long every call is refused; 0 if it is not known to be."""
         value, until = self._until.get(tenant, (limit, now))
         return max(0.0, until - now) if value == limit else 0.0

@@ -85,7 +85,7 @@ class TenantQuotas:
         limit = caller.terms.requests_per_minute
         if limit is None:
             return
-        opens_in_s = self._refusals.opens_in(caller.tenant_id, limit, time.monotonic())
+        opens_in_s = self._refusals.opens_in(_tenant(caller), limit, time.monotonic())
         if opens_in_s > 0:
             self._observer.quota_decided(caller.tenant_id, "refused", REQUESTS, "memory")
             raise _exceeded(Refused(REQUESTS, limit, opens_in_s), 1)
@@ -99,7 +99,7 @@ class TenantQuotas:
         """
         bounds = Bounds.of(caller.terms)
         day = datetime.now(UTC).strftime("%Y%m%d")
-        permit = await self._enter(Ask(caller.tenant_id, self._new_lease(), self._asked(demand), bounds))
+        permit = await self._enter(caller, Ask(caller.tenant_id, self._new_lease(), self._asked(demand), bounds))
         try:
             yield
         finally:
@@ -110,17 +110,17 @@ class TenantQuotas:
 
     # ---------------------------------------------------------------------------------------------------- coming, going
 
-    async def _enter(self, ask: Ask) -> Permit:
+    async def _enter(self, caller: Caller, ask: Ask) -> Permit:
         if ask.bounds.unlimited:
             return Permit(ask, time.monotonic(), None)
         limit = ask.bounds.tokens_per_minute
         if limit is not None and ask.tokens > limit:
-            raise self._refused(ask, Refused(TOKENS, limit, None), "shared")
+            raise self._refused(caller, ask, Refused(TOKENS, limit, None), "shared")
         decision = await self._decider.decide(ask, waits=False)
         if isinstance(decision, Queued):
             decision = await self._wait(ask)
         if isinstance(decision, Refused):
-            raise self._refused(ask, decision, self._decider.name)
+            raise self._refused(caller, ask, decision, self._decider.name)
         self._observer.quota_decided(ask.tenant, "admitted", "", self._decider.name)
         return decision
 
@@ -155,10 +155,10 @@ class TenantQuotas:
         if not self._journal.current:
             self._lines.wake(ask.tenant)
 
-    def _refused(self, ask: Ask, refusal: Refused, by: str) -> QuotaExceededError:
+    def _refused(self, caller: Caller, ask: Ask, refusal: Refused, by: str) -> QuotaExceededError:
         self._observer.quota_decided(ask.tenant, "refused", refusal.limit, by)
         if refusal.limit == REQUESTS and refusal.retry_after_s is not None:
-            self._refusals.remember(ask.tenant, refusal.value, time.monotonic(), refusal.retry_after_s)
+            self._refusals.remember(_tenant(caller), refusal.value, time.monotonic(), refusal.retry_after_s)
         if refusal.limit in {PLACES, LINE}:
             # An estimate: nobody knows when a request will end.
             retry_after_s = self._paces.until_place(ask.tenant, ask.bounds)
@@ -171,6 +171,10 @@ class TenantQuotas:
             now = time.monotonic()
             self._local.forget_idle(now)
             self._refusals.forget(now)
+
+
+def _tenant(caller: Caller) -> tuple[str, float]:
+    return caller.tenant_id, caller.tenant.created_at
 
 
 def _exceeded(refusal: Refused, tokens: int) -> QuotaExceededError:

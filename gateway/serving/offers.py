@@ -27,6 +27,7 @@ class Offers:
 
     async def models(self, caller: Caller) -> list[OfferedModel]:
         """Return what the caller may use, by name. Raises QuotaExceededError."""
+        self._quotas.precheck(caller)
         async with self._quotas.admit(caller, Demand("ListModels"), Account()):
             return [
                 OfferedModel(model.name, model.context_length, await self._adapters_of(caller, model.name))
