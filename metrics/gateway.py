@@ -37,6 +37,7 @@ class GatewayMetrics:
         self._make_token_metrics()
         self._make_worker_metrics()
         self._make_trust_metrics()
+        self._make_quota_metrics()
 
     def _make_request_metrics(self) -> None:
         make = self._families
