@@ -30,13 +30,13 @@ class UsageLine:
 
 @click.command("usage")
 @click.argument("tenant_id")
-@click.option("--from", "first_day", type=DAY, default="", metavar="YYYY-MM-DD", help="First day.  [default: today]")
-@click.option("--to", "last_day", type=DAY, default="", metavar="YYYY-MM-DD", help="Last day.  [default: today]")
+@click.option("--from", "first_day", type=DAY, metavar="YYYY-MM-DD", help="First day.  [default: today]")
+@click.option("--to", "last_day", type=DAY, metavar="YYYY-MM-DD", help="Last day.  [default: today]")
 @admin_options
-def command(tenant_id: str, first_day: str, last_day: str, admin: Admin) -> None:
+def command(tenant_id: str, first_day: str | None, last_day: str | None, admin: Admin) -> None:
     """Show a tenant's exact usage by day (UTC), model and adapter, and the total."""
     with admin.connected() as client:
-        usage = client.usage(tenant_id, first_day, last_day)
+        usage = client.usage(tenant_id, first_day or "", last_day or "")
     if admin.as_json:
         click.echo(json.dumps(dataclasses.asdict(usage), ensure_ascii=False))
         return
