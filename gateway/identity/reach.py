@@ -1,7 +1,8 @@
 """Whether Redis answers, so that nobody waits for one that is known to be away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import structlog
@@ -54,8 +55,9 @@ class StoreReach:
         if self.away:
             raise unavailable()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await make()
+            with _cancellation_heard():
+                async with asyncio.timeout(self._timeout_s):
+                    return await make()
         except _AWAY as error:
             self._lose(error)
             raise unavailable() from error
@@ -69,8 +71,9 @@ class StoreReach:
             await self._lost.wait()
             await asyncio.sleep(self._probe_s)
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._client.ping()
+                with _cancellation_heard():
+                    async with asyncio.timeout(self._timeout_s):
+                        await self._client.ping()
             except (RedisError, OSError, TimeoutError):
                 continue
             self._find()
@@ -87,6 +90,28 @@ class StoreReach:
         self._observer.store_reachable(True)
         for call in self._on_back:
             call()
+
+
+@contextmanager
+def _cancellation_heard() -> Iterator[None]:
+    """See that a cancellation ends the task, even if the client has swallowed it.
+
+    It awaits through `asyncio.wait_for`, which before Python 3.12 returns a result that came at the same moment and
+    says nothing of the cancellation: tasks would run on for ever, and calls beyond their deadline.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
+    else:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def unavailable() -> UnavailableError:
