@@ -200,6 +200,10 @@ class PrefixCache:
         """Return what a tenant is promised of the device."""
         return self._shares.of(tenant).floor_bytes // TOKEN_BYTES
 
+    def would_promise_more(self, tenant: str, floor_slots: int) -> bool:
+        """Whether `set_share` with so many slots might promise a tenant more of the device than it has been."""
+        return self._shares.wanted(tenant, floor_slots, 1.0).floor_bytes > self._shares.of(tenant).floor_bytes
+
     def set_share(self, tenant: str, floor_slots: int, weight: float = 1.0, *, largest_lease: int = 0) -> int:
         """Promise a tenant `floor_slots` of each tier from now on; 0: as configured. Returns what it is promised.
 

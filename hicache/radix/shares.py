@@ -97,14 +97,9 @@ class Shares:
         Others keep what they are promised, and somebody else a lease of `largest_lease` slots. Floors that are said
         later leave `_RESERVE` of each tier to all; one that gets nothing is as if it had not asked.
         """
-        if tenant == COMMON:
-            return Terms()
-        wanted, reserve = Terms(floor_slots * TOKEN_BYTES, floor_slots * TOKEN_BYTES, weight), _RESERVE
-        if not floor_slots:
-            share = self._configured.get(tenant)
-            if share is None:
-                return Terms()
-            wanted, reserve = self._configured_terms(share), 0.0
+        wanted, reserve = self.wanted(tenant, floor_slots, weight), _RESERVE if floor_slots else 0.0
+        if wanted == Terms():
+            return wanted
         account = self._by_tenant.get(tenant)
         has = Terms() if account is None else Terms(account.floor_bytes, account.host_floor_bytes)
         most = min(int((1 - reserve) * self._num_slots), self._num_slots - max(largest_lease, 1)) * TOKEN_BYTES
@@ -122,6 +117,16 @@ class Shares:
         if not terms.floor_bytes or (account is None and not self._has_room()):
             return Terms()
         return terms
+
+    def wanted(self, tenant: str, floor_slots: int, weight: float) -> Terms:
+        """Return what a tenant would be promised if there were enough for all."""
+        if tenant == COMMON:
+            return Terms()
+        if floor_slots:
+            size = self._whole_pages(floor_slots * TOKEN_BYTES)
+            return Terms(size, size, weight)
+        share = self._configured.get(tenant)
+        return Terms() if share is None else self._configured_terms(share)
 
     def changes_account(self, tenant: str, terms: Terms) -> bool:
         """Whether a tenant gets an account of its own with these terms, or loses it."""

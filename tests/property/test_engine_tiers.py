@@ -91,7 +91,7 @@ class World:
         elif dice < 0.52 and self.setting.faults:
             self.something_fails()
         elif dice < 0.522:
-            self.rig.tiers.drop(self.random.choice([*NAMESPACES.values(), PUBLIC]))
+            self.rig.engine.drop_cache([self.random.choice([*NAMESPACES.values(), PUBLIC])])
         elif dice < 0.53:
             self.rig.engine.flush(self.rig.now)
         else:
@@ -107,7 +107,7 @@ class World:
         elif dice < 0.4:
             self.store_works()
         elif dice < 0.402:
-            self.rig.tiers.drop(self.random.choice([*NAMESPACES.values(), PUBLIC]))
+            self.rig.engine.drop_cache([self.random.choice([*NAMESPACES.values(), PUBLIC])])
 
     def cancel_one(self) -> None:
         self.rig.engine.cancel((0, self.random.randrange(len(self.requests))), self.rig.now)
@@ -122,9 +122,12 @@ class World:
             tenant=tenant,
             deadline=self.rig.now + self.random.randint(1, 60) if self.random.random() < 0.2 else None,
         )
-        request = varied(replace(request, key=self._draw_key(tenant)), self.random.getrandbits(32))
-        self.requests[number] = request
-        self.rig.submit(request)
+        floor = self.random.choice([0, 0, 4, 40]) if self.setting.shares else 0
+        request = replace(request, key=self._draw_key(tenant), cache_floor_tokens=floor)
+        request = varied(request, self.random.getrandbits(32))
+        if len(request.key) + request.params.max_new_tokens <= self.rig.tiers.max_lease_slots_of(tenant):
+            self.requests[number] = request
+            self.rig.submit(request)
 
     def step(self) -> None:
         if self.rig.engine.has_work:

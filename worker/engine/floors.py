@@ -28,7 +28,7 @@ class Floors:
         """A request says what its tenant is promised. `alive` are those that are here before it."""
         tenant, asked = request.tenant, request.cache_floor_tokens
         largest = 0
-        if asked > self._cache.floor_slots(tenant):
+        if self._cache.would_promise_more(tenant, asked):
             others = [each.capacity for each in alive if each.request.tenant != tenant]
             page_size = self._cache.page_size
             largest = -(-max(others, default=0) // page_size) * page_size

@@ -111,3 +111,53 @@ def test_the_first_by_precedence_is_never_paused_for_another_tenant() -> None:
     assert rig.observer.num_pauses > 0
     assert rig.is_undisturbed(7)
     assert rig.is_undisturbed(0)
+
+
+# Floors that requests say
+
+
+def saying(floor: int, request: Request) -> Request:
+    return replace(request, cache_floor_tokens=floor)
+
+
+def test_what_the_latest_request_of_a_tenant_says_holds() -> None:
+    rig = shared_rig(100)
+    for number, floor in enumerate([40, 10, 0, 25]):
+        rig.submit(saying(floor, of_a(number, 5, 2)))
+        assert rig.cache.floor_slots("a") == floor
+        rig.run()
+    rig.engine.check()
+
+
+def test_a_floor_keeps_what_a_tenant_has_from_a_flood() -> None:
+    rig = shared_rig(100)
+    rig.submit(saying(30, of_a(0, 20, 5)))
+    rig.run()
+    for number in range(1, 9):
+        rig.submit(of_b(number, 40, 10))
+        rig.run()
+    rig.submit(saying(30, make_request(9, prompt(20, 0), tenant="a", max_new_tokens=5)))
+    rig.run()
+    assert rig.admission(9).hit.device == 19
+
+
+def test_a_floor_never_locks_out_who_is_here() -> None:
+    rig = shared_rig(100, a=0.5)
+    rig.submit(saying(5, of_a(0, 5, 2)))
+    rig.submit(of_b(1, 70, 10))
+    rig.submit(saying(0, of_a(2, 5, 2)))  # as configured, as far as that leaves b enough
+    assert rig.cache.floor_slots("a") == 20
+    rig.submit(saying(90, of_a(3, 5, 2)))
+    assert rig.cache.floor_slots("a") == 20
+    rig.run()
+    assert rig.tokens(1) == answer(prompt(70, 1), 10)
+    rig.submit(saying(90, of_a(4, 5, 2)))
+    assert rig.cache.floor_slots("a") == 90
+    rig.run()
+
+
+def test_floors_that_do_not_fit_are_told_of_once_a_tenant(capsys: pytest.CaptureFixture[str]) -> None:
+    rig = shared_rig(100)
+    rig.submit(*[saying(95, of_a(number, 5, 2)) for number in range(3)])
+    rig.run()
+    assert capsys.readouterr().out.count("does not fit") == 1
