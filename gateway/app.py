@@ -145,14 +145,14 @@ class GatewayApp:
         upkeep = Upkeep(ChangeLog(redis, self._reach), directory, self._sessions)
         self._changes.when_changed(upkeep.follow, AGAIN_S)
         terms = TermsBook(config.policies)
-        callers = self._tenant_authenticator(directory, terms, observer)
+        callers, bearers = self._tenant_authenticators(directory, terms, observer)
         authenticators: dict[str, Authenticator] = {INFERENCE: callers}
         admin = None
         if tokens := admin_tokens(config):
             authenticators[ADMIN] = AdminAuthenticator(tokens, observer)
             admin = AdminServicer(self._make_rooms(tenants, keys, terms))
         boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer, {ADMIN: self._journal})
-        self._http = self._make_http(callers, boundary.calls, inference, offers, observer)
+        self._http = self._make_http(bearers, boundary.calls, inference, offers, observer)
         servicer = InferenceServicer(inference, offers)
         tls = self._tls.grpc_credentials() if self._tls else None
         return GatewayServer(config.server, config.limits, boundary, self._health, servicer, admin, tls)
@@ -170,15 +170,16 @@ class GatewayApp:
             audit=AuditCalls(self._audit),
         )
 
-    def _tenant_authenticator(self, directory: Directory, terms: TermsBook, observer: GatewayObserver) -> ByForm:
-        config, named = self._config, NamedTenants(directory, terms, observer)
+    def _tenant_authenticators(
+        self, directory: Directory, terms: TermsBook, observer: GatewayObserver
+    ) -> tuple[ByForm, ByForm]:
+        """Return those of gRPC and HTTP. A browser adds its certificate to any page's requests, so HTTP asks for more."""
+        config, named, ring = self._config, NamedTenants(directory, terms, observer), self._key_ring
         by_name, prefix = config.tls.client_tenants, config.tls.client_tenant_prefix
-        ring = self._key_ring
-        return ByForm(
-            TenantAuthenticator(directory, terms, observer),
-            TokenAuthenticator(config.jwt, ring, named, observer) if ring else None,
-            CertificateAuthenticator(by_name, prefix, named, observer) if by_name or prefix else None,
-        )
+        keys = TenantAuthenticator(directory, terms, observer)
+        tokens = TokenAuthenticator(config.jwt, ring, named, observer) if ring else None
+        certificates = CertificateAuthenticator(by_name, prefix, named, observer) if by_name or prefix else None
+        return ByForm(keys, tokens, certificates), ByForm(keys, tokens)
 
     def _make_http(
         self,
