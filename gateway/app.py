@@ -173,7 +173,7 @@ class GatewayApp:
     def _tenant_authenticators(
         self, directory: Directory, terms: TermsBook, observer: GatewayObserver
     ) -> tuple[ByForm, ByForm]:
-        """Return those of gRPC and HTTP. A browser adds its certificate to any page's requests, so HTTP asks for more."""
+        """Return those of gRPC and HTTP, where a browser would add its certificate to the requests of any page."""
         config, named, ring = self._config, NamedTenants(directory, terms, observer), self._key_ring
         by_name, prefix = config.tls.client_tenants, config.tls.client_tenant_prefix
         keys = TenantAuthenticator(directory, terms, observer)

@@ -1,6 +1,8 @@
 """TLS in front of a whole gateway: real handshakes, replaced certificates, and tenants by what certificates say."""
 
 import asyncio
+import contextlib
+import http.client
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -65,15 +67,31 @@ class Deployment:
         """Return whose call the gateway has last seen the end of."""
         return self.stack.observer.finished[-1][2]
 
-    async def shown(self) -> int:
-        """Return the number of the certificate that a new connection gets."""
-        host, _, port = self.stack.app.address.rpartition(":")
+    async def shown(self, protocol: str = "h2") -> int:
+        """Return the number of the certificate that a new connection gets, to gRPC's port or HTTP's."""
+        address = self.stack.app.address if protocol == "h2" else self.stack.app.http_address or ""
+        host, _, port = address.rpartition(":")
         context = ssl.create_default_context(cadata=self.servers.pem.decode())
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([protocol])
         _, writer = await asyncio.open_connection(host, int(port), ssl=context)
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
         return x509.load_der_x509_certificate(der).serial_number
+
+    async def http_status(self, own: Issued | None = None, key: str = "") -> int:
+        """Ask for the models over HTTP. Raises OSError where there is no connection."""
+        context = ssl.create_default_context(cadata=self.servers.pem.decode())
+        if own is not None:
+            context.load_cert_chain(*own.write(self.folder, "http-client"))
+        host, _, port = (self.stack.app.http_address or "").rpartition(":")
+
+        def ask() -> int:
+            connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+            with contextlib.closing(connection):
+                connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+                return connection.getresponse().status
+
+        return await asyncio.to_thread(ask)
 
     async def until_shown(self, issued: Issued) -> None:
         async with asyncio.timeout(10):
@@ -153,6 +171,7 @@ async def test_a_replaced_certificate_is_shown_without_a_restart_and_streams_go_
     await tls.until_shown(fresh)
     worker.go()
     assert await running == 400
+    assert await tls.shown("http/1.1") == fresh.serial
 
 
 async def collect(call: Any) -> int:
@@ -188,6 +207,12 @@ async def test_keys_of_tokens_that_are_not_there_fail_the_start_by_name(redis_ur
     missing = str(tmp_path / "keys.json")
     with pytest.raises(ValueError, match=missing):
         GatewayApp(config_for(redis_url, [], jwt=JwtConfig(jwks_file=missing, issuer="i", audience="a")))
+
+
+async def test_http_speaks_tls_with_the_same_certificate(tls: Deployment) -> None:
+    assert await tls.shown("http/1.1") == await tls.shown("h2")
+    assert await tls.http_status(key=tls.stack.keys["acme"]) == 200
+    assert await tls.http_status(key="rg_x") == 401
 
 
 # ------------------------------------------------------------------------------------------------- clients' identities
@@ -296,3 +321,12 @@ async def test_where_no_names_are_listed_a_certificate_is_transport_only(
         assert refusal is not None
         assert refusal.code is UNAUTHENTICATED
         assert stack.observer.auth_failures == ["missing"]
+
+
+async def test_http_needs_a_certificate_too_and_takes_it_for_no_credential(mutual: Deployment) -> None:
+    acme = mutual.clients.issue("Acme Ltd")
+    assert await mutual.http_status(acme, mutual.stack.keys["globex"]) == 200
+    assert await mutual.http_status(acme) == 401
+    for stranger in (None, Authority("clients").issue("Acme Ltd")):
+        with pytest.raises(OSError, match=r"(?i)certificate|unknown.ca|reset|closed"):
+            await mutual.http_status(stranger, mutual.stack.keys["acme"])
