@@ -129,7 +129,7 @@ class Fields:
     def refuse_rest(self) -> None:
         """Refuse what nobody has asked for."""
         for name in sorted(self._unread):
-            shown = name[:64]
+            shown = name[:64] or '""'
             if claims_identity(name):
                 self.violations.claims_identity = True
                 self.refuse(shown, "identity and cache namespace come from the credential; remove this field")

@@ -78,7 +78,8 @@ class HttpServer:
         for connection in list(self._state.connections):
             connection.transport.abort()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), _LAST_WORDS_S)
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await server.wait_closed()
 
 
 def _bound(listen: str) -> socket.socket:

@@ -4,12 +4,13 @@ A token of a byte-level vocabulary may be a part of a character, so text would n
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokenizers import Tokenizer
 
-_BYTE_LENGTH = len("<0x00>")
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TokenBytes:
@@ -57,8 +58,8 @@ def _reading(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
     prefixes = [step["prefix"] for step in steps if step["type"] == "WordPiece"]
 
     def read(token: str) -> bytes:
-        if "ByteFallback" in kinds and len(token) == _BYTE_LENGTH and token.startswith("<0x") and token.endswith(">"):
-            return bytes.fromhex(token[3:5])
+        if "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
+            return bytes.fromhex(byte[1])
         for prefix in prefixes:
             token = token.removeprefix(prefix)
         for written, meant in replaced:
