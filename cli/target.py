@@ -1,6 +1,7 @@
 """Which gateway a command speaks to, and how: in plain text or over TLS, with a client certificate or without."""
 
 import functools
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,22 @@ ChannelOptions = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files' contents. Without authorities, those that gRPC brings along are trusted."""
+    """PEM files. Without authorities, those that are usually trusted are."""
 
-    authorities: bytes | None = None
-    certificate: bytes | None = None
-    key: bytes | None = None
+    authorities: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        files = (self.authorities, self.key, self.certificate)
+        return grpc.ssl_channel_credentials(*(None if file is None else file.read_bytes() for file in files))
+
+    def context(self) -> ssl.SSLContext:
+        """Return the same for HTTPS."""
+        context = ssl.create_default_context(cafile=self.authorities)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +51,7 @@ class Target:
     def channel(self, options: ChannelOptions = ()) -> grpc.Channel:
         if self.tls is None:
             return grpc.insecure_channel(self.address, options=list(options))
-        credentials = grpc.ssl_channel_credentials(self.tls.authorities, self.tls.key, self.tls.certificate)
-        return grpc.secure_channel(self.address, credentials, options=list(options))
+        return grpc.secure_channel(self.address, self.tls.channel_credentials(), options=list(options))
 
     def __str__(self) -> str:
         return self.address
@@ -93,13 +104,14 @@ def _tls(wanted: bool, ca: Path | None, cert: Path | None, key: Path | None) -> 
         raise click.UsageError("--tls-cert and --tls-key belong together")
     if not wanted and ca is None and cert is None:
         return None
-    return Tls(_read("--tls-ca", ca), _read("--tls-cert", cert), _read("--tls-key", key))
+    for option, path in (("--tls-ca", ca), ("--tls-cert", cert), ("--tls-key", key)):
+        _check_readable(option, path)
+    return Tls(ca, cert, key)
 
 
-def _read(option: str, path: Path | None) -> bytes | None:
-    if path is None:
-        return None
+def _check_readable(option: str, path: Path | None) -> None:
     try:
-        return path.read_bytes()
+        if path is not None:
+            path.read_bytes()
     except OSError as error:
         raise click.UsageError(f"{option}: {path} cannot be read: {error.strerror}") from error

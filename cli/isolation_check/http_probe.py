@@ -1,7 +1,6 @@
 """A tenant's access over the OpenAI-compatible HTTP API."""
 
 import json
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 from cli.isolation_check.grpc_probe import CLAIMED_NAMES
 from cli.isolation_check.probes import Claim, Question, Refused, Reply, Unreachable
+from cli.target import Tls
 
 _TIMEOUT_S = 120.0
 _MAX_WAITS = 8
@@ -29,13 +29,13 @@ class HttpProbe:
         url: str,
         key: str,
         model: str,
-        authorities: bytes | None = None,
+        tls: Tls | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`url` reads http://HOST:PORT or https://HOST:PORT, with /v1 behind it or without."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         self._host, self._port = parts.hostname or "", parts.port
-        self._context = _context(authorities) if parts.scheme == "https" else None
+        self._context = (tls or Tls()).context() if parts.scheme == "https" else None
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._key = key
         self._model = model
@@ -106,11 +106,7 @@ class HttpProbe:
             connection.request(method, self._path + path, content, all_headers)
             return started, connection.getresponse()
         except (OSError, HTTPException) as error:
-            raise Unreachable(f"http://{self._host}:{self._port}: {error}") from error
-
-
-def _context(authorities: bytes | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata=None if authorities is None else authorities.decode())
+            raise Unreachable(f"{self._host}:{self._port} over HTTP: {error}") from error
 
 
 def _reply(response: HTTPResponse, started: float) -> Reply:

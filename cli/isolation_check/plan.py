@@ -73,11 +73,13 @@ def planned(
         keys = wanted.keys or _guests(operator, random_, stack)
         scout = GrpcProbe(channel, keys[0], wanted.model)
         model = wanted.model or _only_model(scout)
-        prompts = Prompts(vocabulary_of(scout.tokens_of, random_), _length(scout, model, wanted), random_)
+        context_length = _context_length(scout, model)
+        vocabulary = vocabulary_of(scout.tokens_of, context_length, random_)
+        # Twice as much, and a token, must fit the context: prompts stand behind public prefixes, too.
+        prompts = Prompts(vocabulary, min(wanted.prompt_tokens, context_length // 2 - 1), random_)
         pairs = [Pair(GrpcProbe(channel, keys[0], model), GrpcProbe(channel, keys[1], model))]
         if wanted.http is not None:
-            authorities = wanted.target.tls.authorities if wanted.target.tls else None
-            http = [HttpProbe(wanted.http, key, model, authorities) for key in keys]
+            http = [HttpProbe(wanted.http, key, model, wanted.target.tls) for key in keys]
             pairs.append(Pair(*http))
         plan = _Plan(wanted, model, prompts, operator, lambda key: GrpcProbe(channel, key, model), reporter)
         yield [check for check in plan.checks(pairs) if check.name in wanted.checks]
@@ -140,9 +142,8 @@ def _only_model(probe: GrpcProbe) -> str:
     return models[0]
 
 
-def _length(probe: GrpcProbe, model: str, wanted: Wanted) -> int:
-    """Return how long prompts are: twice as much, and a token, must fit the model's context."""
+def _context_length(probe: GrpcProbe, model: str) -> int:
     context_length = probe.models().get(model)
     if context_length is None:
         raise click.UsageError(f"model {model!r} does not exist for the tenant of --key")
-    return min(wanted.prompt_tokens, context_length // 2 - 1)
+    return context_length

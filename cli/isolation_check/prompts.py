@@ -4,10 +4,10 @@ import random
 import string
 from collections.abc import Callable, Sequence
 
-_NUM_WORDS = 3000
+_MAX_BYTES, _MAX_TEXTS = 12_000, 6
+_ENOUGH, _TOO_FEW = 512, 64
 # Mostly words that have tokens of their own, and enough else for models whose tokens are bytes.
 _ALPHABETS = (*[string.ascii_lowercase] * 4, string.ascii_letters, string.digits, string.punctuation)
-_MIN_VOCABULARY = 64
 # As many prompts as a tenant may have asked before, by far; and how unlikely a meeting with one of them shall be.
 _EARLIER_PROMPTS, _RISK = 1e6, 1e-3
 
@@ -16,13 +16,28 @@ class TooFewTokensError(Exception):
     """The model's tokens do not make prompts that differ."""
 
 
-def vocabulary_of(tokens_of: Callable[[str], Sequence[int]], random_: random.Random) -> tuple[int, ...]:
-    """Return ids of many of a model's tokens, as the model itself makes them of words. `tokens_of` tokenises text."""
-    words = ("".join(random_.choices(random_.choice(_ALPHABETS), k=random_.randint(1, 7))) for _ in range(_NUM_WORDS))
-    found = tuple(sorted(set(tokens_of(" ".join(words)))))
-    if len(found) < _MIN_VOCABULARY:
-        raise TooFewTokensError(f"{_NUM_WORDS} words have {len(found)} different tokens; {_MIN_VOCABULARY} are needed")
-    return found
+def vocabulary_of(
+    tokens_of: Callable[[str], Sequence[int]], context_length: int, random_: random.Random
+) -> tuple[int, ...]:
+    """Return ids of many of a model's tokens, as the model itself makes them of words. `tokens_of` tokenises text.
+
+    A text has no more bytes than a context has tokens, so that it is never too long.
+    """
+    found: set[int] = set()
+    for _ in range(_MAX_TEXTS):
+        found.update(tokens_of(_words(min(_MAX_BYTES, context_length), random_)))
+        if len(found) >= _ENOUGH:
+            break
+    if len(found) < _TOO_FEW:
+        raise TooFewTokensError(f"random words have {len(found)} different tokens; {_TOO_FEW} are needed")
+    return tuple(sorted(found))
+
+
+def _words(num_bytes: int, random_: random.Random) -> str:
+    text = ""
+    while len(text) < num_bytes:
+        text += "".join(random_.choices(random_.choice(_ALPHABETS), k=random_.randint(1, 7))) + " "
+    return text[:num_bytes]
 
 
 class Prompts:

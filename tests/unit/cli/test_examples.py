@@ -45,7 +45,7 @@ class BusyGateway(inference_pb2_grpc.InferenceServiceServicer):
 
 @pytest.fixture
 def gateway() -> Iterator[tuple[BusyGateway, str]]:
-    servicer = BusyGateway()
+    servicer = BusyGateway()  # type: ignore[abstract]  # the examples call nothing else
     server: Any = grpc.server(ThreadPoolExecutor(2))
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
