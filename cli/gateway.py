@@ -30,5 +30,6 @@ def command(
 
     try:
         run_gateway(config.gateway, announce)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # What a person can mend: an address in use, a certificate that can't serve.
         raise click.ClickException(str(error)) from error

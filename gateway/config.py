@@ -194,6 +194,25 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLinkTlsConfig:
+    """TLS towards the workers. Without a `ca_file` links are plain text. All of them speak TLS, or none."""
+
+    # PEM: authorities of the workers' certificates.
+    ca_file: str | None = None
+    # PEM: what the gateway shows, to workers that require certificates of their clients.
+    cert_file: str | None = None
+    key_file: str | None = None
+    # The name in the certificate of every worker. None: the host in its address.
+    server_name: Annotated[str, Len(1)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("worker_link.tls.cert_file and worker_link.tls.key_file belong together")
+        if self.ca_file is None and (self.cert_file is not None or self.server_name is not None):
+            raise ValueError("worker_link.tls.cert_file and worker_link.tls.server_name need worker_link.tls.ca_file")
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLinkConfig:
     """How the gateway keeps its stream to each worker."""
 
@@ -203,6 +222,7 @@ class WorkerLinkConfig:
     keepalive_timeout_s: Seconds = 5.0
     backoff_initial_s: Seconds = 0.1
     backoff_max_s: Seconds = 5.0
+    tls: WorkerLinkTlsConfig = field(default_factory=WorkerLinkTlsConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 
-from prometheus_client import Metric
+from prometheus_client import Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -93,16 +93,13 @@ class GatewayMetrics:
 
     def _make_trust_metrics(self) -> None:
         make = self._families
-        self._certificate_expires = make.gauge(
-            "radixgate_gateway_certificate_expiry_timestamp_seconds", "When the servers' certificate expires"
-        )
+        # Made when there is something to show: 0 would say that a certificate has expired, or that keys are gone.
+        self._certificate_expires: Gauge | None = None
+        self._signing_keys: Gauge | None = None
         self._certificate_loads = make.counter(
             "radixgate_gateway_certificate_loads_total",
             "Certificates taken up (ok), and changed files refused",
             ("outcome",),
-        )
-        self._signing_keys = make.gauge(
-            "radixgate_gateway_signing_keys", "Keys of the identity provider that can verify tokens"
         )
         self._signing_key_fetches = make.counter(
             "radixgate_gateway_signing_key_fetches_total", "Fetches of the identity provider's keys", ("outcome",)
@@ -175,6 +172,9 @@ class GatewayMetrics:
         self._store_reachable.set(reachable)
 
     def certificate_loaded(self, expires_at: float) -> None:
+        if self._certificate_expires is None:
+            name = "radixgate_gateway_certificate_expiry_timestamp_seconds"
+            self._certificate_expires = self._families.gauge(name, "When the servers' certificate expires")
         self._certificate_expires.set(expires_at)
         self._certificate_loads.labels("ok").inc()
 
@@ -182,6 +182,9 @@ class GatewayMetrics:
         self._certificate_loads.labels(reason).inc()
 
     def signing_keys_loaded(self, num_keys: int) -> None:
+        if self._signing_keys is None:
+            told = "Keys of the identity provider that can verify tokens"
+            self._signing_keys = self._families.gauge("radixgate_gateway_signing_keys", told)
         self._signing_keys.set(num_keys)
         self._signing_key_fetches.labels("ok").inc()
 

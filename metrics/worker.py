@@ -150,6 +150,13 @@ class WorkerMetrics:
             "radixgate_adapter_load_failures_total", "LoRA adapters that could not be brought to the device"
         ).labels(self._worker)
 
+        self._certificate_expires = make.gauge(
+            "radixgate_certificate_expiry_timestamp_seconds", "When the certificate that gateways get to see expires"
+        )
+        self._certificate_loads = make.counter(
+            "radixgate_certificate_loads_total", "Certificates taken up (ok), and changed files refused", ("outcome",)
+        )
+
     # ------------------------------------------------------------------------------------------- the engine's observer
 
     def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
@@ -235,6 +242,15 @@ class WorkerMetrics:
 
     def adapter_load_failed(self) -> None:
         self._adapter_failures.inc()
+
+    def certificate_loaded(self, expires_at: float) -> None:
+        """A certificate is in use from now on; it expires then, in seconds since the epoch."""
+        self._certificate_expires.labels(self._worker).set(expires_at)
+        self._certificate_loads.labels(self._worker, "ok").inc()
+
+    def certificate_refused(self, reason: str) -> None:
+        """Changed files cannot be used, the last ones still are."""
+        self._certificate_loads.labels(self._worker, reason).inc()
 
     # ------------------------------------------------------------------------------------------------- bounded labels
 

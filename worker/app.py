@@ -37,6 +37,7 @@ from worker.rpc.adapters import AdapterDirectory, AdapterRefused
 from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.links import Links
 from worker.rpc.service import WorkerServicer
+from worker.rpc.tls import check_tls, server_tls
 from worker.tiers import build_tiers
 
 _log = structlog.get_logger(__name__)
@@ -89,11 +90,14 @@ class WorkerApp:
     """One worker: engine, gRPC server and metrics endpoint around a loaded model."""
 
     def __init__(self, config: WorkerConfig, loaded: ServedModel) -> None:
+        """Raises WorkerStartError for a certificate that cannot serve."""
         pool = loaded.pool(loaded.num_slots(config.cache))
         info = loaded.info
         self._config = config
         self._thread: EngineThread | None = None
         self._metrics = WorkerMetrics(config.worker_id)
+        self._tls = server_tls(config.tls, self._metrics)
+        self._reloading: asyncio.Task[None] | None = None
         self._tiers = build_tiers(
             config.cache,
             pool,
@@ -154,8 +158,10 @@ class WorkerApp:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
-        port = _listen(self._server, self._config.listen)
+        port = _listen(self._server, self._config.listen, self._tls.grpc_credentials() if self._tls else None)
         await self._server.start()
+        if self._tls is not None:
+            self._reloading = asyncio.create_task(self._tls.run())
         self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         addresses = WorkerAddresses(f"{host}:{port}", self._exposition.url)
@@ -182,6 +188,8 @@ class WorkerApp:
         self._links.close_all()
         if self._server is not None:
             await self._server.stop(grace=1.0)
+        if self._reloading is not None:
+            self._reloading.cancel()
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
 
@@ -226,9 +234,11 @@ def _starting(executor: Executor, device: torch.device) -> InlineExecutor | Thre
     return InlineExecutor(executor) if device.type == "cpu" else ThreadExecutor(executor)
 
 
-def _listen(server: grpc.aio.Server, address: str) -> int:
+def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     """Return the port. Raises OSError, naming the address, if it cannot be had."""
     try:
+        if credentials is not None:
+            return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {address}: {why_not_free(address) or error}") from error
@@ -260,6 +270,7 @@ def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Calla
     for listen in (config.listen, config.metrics_listen):
         if reason := why_not_free(listen):
             raise OSError(f"cannot listen on {listen}: {reason}")
+    check_tls(config.tls)
     loaded = load_model(config.model, progress)
     # What is here now stays until the end: a full collection that looks at all of it stops every stream for as long as
     # ten steps take.

@@ -190,6 +190,24 @@ class LoraConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS towards gateways. Without a `cert_file` the worker speaks plain text to whoever can reach it."""
+
+    # PEM: the certificate with its chain, and its key. Rotated files are used for new connections.
+    cert_file: Name | None = None
+    key_file: Name | None = None
+    # PEM: authorities of the gateways' certificates. With it nobody else gets a connection.
+    client_ca_file: Name | None = None
+    reload_s: PositiveFloat = 10.0  # how often the files are looked at
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("tls.cert_file and tls.key_file belong together")
+        if self.client_ca_file is not None and self.cert_file is None:
+            raise ValueError("tls.client_ca_file needs tls.cert_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One worker process. Addresses are host:port; port 0 takes a free one."""
 
@@ -200,3 +218,4 @@ class WorkerConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,8 @@ from gateway.dispatch.stream import TokenStream
 from gateway.errors import GatewayError, UnavailableError
 from gateway.routing.router import Candidate
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
+from transport.client import ClientFiles, channel_credentials
+from transport.pems import PemFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -153,7 +156,7 @@ class WorkerLink:
     async def _serve(self) -> None:
         """Connect and carry messages until the stream ends."""
         # A channel for each attempt: no cached back-off or name resolution of the last one.
-        async with grpc.aio.insecure_channel(self.address, options=_channel_options(self._config)) as channel:
+        async with await _channel_to(self.address, self._config) as channel:
             stub: worker_pb2_grpc.WorkerServiceAsyncStub = worker_pb2_grpc.WorkerServiceStub(channel)
             described = await stub.GetModel(worker_pb2.GetModelRequest(), timeout=self._config.connect_timeout_s)
             model = await self._catalogue.learn(described)
@@ -209,6 +212,20 @@ def _lost(address: str) -> UnavailableError:
         reason="WORKER_LOST",
         metadata={"worker": address},
     )
+
+
+async def _channel_to(address: str, config: WorkerLinkConfig) -> grpc.aio.Channel:
+    """Raises ValueError, naming the file, for one that TLS cannot use."""
+    options: list[tuple[str, int | str]] = [*_channel_options(config)]
+    tls = config.tls
+    if tls.ca_file is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    own = PemFiles(tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
+    # Read for each attempt: rotated files are in use with the next one.
+    credentials = await asyncio.to_thread(channel_credentials, ClientFiles(tls.ca_file, own), time.time())
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def _channel_options(config: WorkerLinkConfig) -> list[tuple[str, int]]:
