@@ -40,10 +40,17 @@ class UsedNamespaces:
     Invariant: whatever was used since Redis has last been told is unwritten, up to a bound.
     """
 
-    def __init__(self, client: Redis, reach: StoreReach, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        reach: StoreReach,
+        clock: Callable[[], float] = time.monotonic,
+        max_of_tenant: int = MAX_OF_TENANT,
+    ) -> None:
         self._client = client
         self._reach = reach
         self._clock = clock
+        self._max_of_tenant = max_of_tenant
         self._known: OrderedDict[_Used, float] = OrderedDict()  # when Redis was last told; the latest used is last
         self._unwritten: dict[_Used, float] = {}  # by time of day
         self._news = asyncio.Event()
@@ -117,7 +124,7 @@ class UsedNamespaces:
             for tenant_id, members in by_tenant.items():
                 key = _key(tenant_id)
                 pipeline.zadd(key, members, gt=True)
-                pipeline.zremrangebyrank(key, 0, -MAX_OF_TENANT - 1)
+                pipeline.zremrangebyrank(key, 0, -self._max_of_tenant - 1)
                 pipeline.expire(key, _KEPT_S)
             await pipeline.execute()
 

@@ -76,6 +76,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.submits: list[worker_pb2.Submit] = []
         self.cancels: list[int] = []
         self.drops: list[tuple[bytes, str]] = []  # namespaces: extra key, adapter revision
+        self.drop_sizes: list[int] = []  # of each call
+        self.loses_drops = 0  # calls that fail before they have done anything
         self.cache = worker_pb2.DescribeCacheResponse()  # what it says about its cache
         self.loads: list[worker_pb2.LoadAdapterRequest] = []
         self.unloads: list[worker_pb2.UnloadAdapterRequest] = []
@@ -245,6 +247,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def DropCache(  # noqa: N802
         self, request: worker_pb2.DropCacheRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.DropCacheResponse:
+        if self.loses_drops:
+            self.loses_drops -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test wants it")
+        self.drop_sizes.append(len(request.namespaces))
         self.drops.extend((each.extra_key, each.adapter_revision) for each in request.namespaces)
         entries = [entry for each in request.namespaces for entry in self._cache.pop(each.extra_key, [])]
         return worker_pb2.DropCacheResponse(device_tokens=sum(len(ids) - start for start, ids in entries))

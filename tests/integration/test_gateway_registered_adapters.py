@@ -134,14 +134,14 @@ async def test_all_traffic_for_new_weights_takes_the_old_ones_from_the_workers(
     assert (traffic(adapter), adapter.previous.revision) == ({NEW: 100}, OLD)
     assert await given_revisions(stack, workers, 8) == {NEW: 8}
     for worker in workers:
-        await worker.until(lambda worker=worker: revisions(worker) == {NEW})  # type: ignore[misc]
+        await worker.until(lambda worker=worker: revisions(worker) == {NEW})
 
 
 async def test_a_rollback_brings_back_what_was_there_before(stack: Stack, workers: list[FakeWorker]) -> None:
     await register(stack, OLD)
     await register(stack, NEW)
     for worker in workers:
-        await worker.until(lambda worker=worker: revisions(worker) == {NEW})  # type: ignore[misc]
+        await worker.until(lambda worker=worker: revisions(worker) == {NEW})
     back = await roll_back(stack)
     assert (traffic(back), back.previous.revision) == ({OLD: 100}, NEW)
     assert await given_revisions(stack, workers, 8) == {OLD: 8}
@@ -158,7 +158,7 @@ async def test_weights_that_cannot_be_had_again_are_not_rolled_back_to(stack: St
     await register(stack, OLD)
     await register(stack, NEW)
     for worker in workers:
-        await worker.until(lambda worker=worker: revisions(worker) == {NEW})  # type: ignore[misc]
+        await worker.until(lambda worker=worker: revisions(worker) == {NEW})
         worker.folders[f"/adapters/{OLD}"] = NEXT
     refused = await refusal(roll_back(stack))
     assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "WEIGHTS_CHANGED")
@@ -428,7 +428,7 @@ async def test_gateways_do_not_fight_over_workers(redis_url: str, workers: list[
             await register(one if number % 2 else other, str(number) * 16)
         last = "3" * 16
         for worker in workers:
-            await worker.until(lambda worker=worker: revisions(worker) == {last})  # type: ignore[misc]
+            await worker.until(lambda worker=worker: revisions(worker) == {last})
         num_loads = [len(worker.loads) for worker in workers]
         await asyncio.sleep(1.0)  # whoever fights goes on
         assert [len(worker.loads) for worker in workers] == num_loads
@@ -453,7 +453,7 @@ async def test_requests_that_run_while_weights_change_over_all_end_well(
         for number in range(1, 4):
             await register(one, str(number) * 16)
             for worker in workers:
-                await worker.until(lambda worker=worker, n=number: revisions(worker) == {str(n) * 16})  # type: ignore[misc]
+                await worker.until(lambda worker=worker, n=number: revisions(worker) == {str(n) * 16})
         stop.set()
         await asyncio.gather(*asking)
         assert len(done) > 20
