@@ -24,7 +24,14 @@ from gateway.errors import (
     Violation,
 )
 from gateway.http.body import Receive
-from gateway.http.errors import MethodNotAllowedError, UnknownRouteError, refusal_of, row_of
+from gateway.http.errors import (
+    BodyTooLargeError,
+    BodyTooSlowError,
+    MethodNotAllowedError,
+    UnknownRouteError,
+    refusal_of,
+    row_of,
+)
 from gateway.http.fields import MAX_VIOLATIONS
 from gateway.http.reply import Reply, Send
 from gateway.identity.callers import Caller, Certificate, Credentials
@@ -36,6 +43,7 @@ _log = structlog.get_logger(__name__)
 Scope = Mapping[str, Any]
 CERTIFICATE = "radixgate_certificate"  # in a request's state, where its connection has one
 
+_LINGER_S = 1.0  # for the body of a request that is refused
 _REQUEST_ID = re.compile(r"[!-~]{1,100}")  # printable, without spaces; shorter than the pipeline's limit
 
 
@@ -185,9 +193,13 @@ async def _refuse(exchange: Exchange, error: GatewayError, *, body_is_read: bool
     refusal = refusal_of(error)
     if body_is_read:
         await exchange.reply.refuse(refusal)
-    else:
-        asks_first = exchange.header("expect") is not None
-        await exchange.reply.refuse_unread(refusal, exchange.receive, asks_first=asks_first)
+        return
+    before_s = after_s = _LINGER_S
+    if isinstance(error, BodyTooLargeError):
+        before_s = 0
+    if isinstance(error, BodyTooSlowError) or exchange.header("expect") is not None:
+        before_s = after_s = 0  # who waits for a word before it sends its body has sent none
+    await exchange.reply.refuse_unread(refusal, exchange.receive, before_s, after_s)
 
 
 def _credentials(exchange: Exchange) -> Credentials:

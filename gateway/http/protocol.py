@@ -71,8 +71,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
+        self._head_bytes += len(data) if self._in_head else 0  # also what came before the head in the same piece
         if self._serves or self.transport.is_closing():
             return
         if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:

@@ -14,9 +14,6 @@ from gateway.http.errors import Headers, Json, Refusal
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# How long a client that is refused gets to finish its body: who is cut off while sending may never read why.
-_LINGER_S = 1.0
-
 
 class Reply:
     """One answer. Invariant: it is begun once and ended once, whatever happens in between."""
@@ -58,20 +55,21 @@ class Reply:
         else:
             await self.document(refusal.status, refusal.document(), refusal.headers)
 
-    async def refuse_unread(self, refusal: Refusal, receive: Receive, *, asks_first: bool) -> None:
+    async def refuse_unread(self, refusal: Refusal, receive: Receive, before_s: float, after_s: float) -> None:
         """Refuse a request whose body has not been read, so that the client learns of it.
 
-        `asks_first`: the client waits for a word before it sends the body, so it will not.
+        The body gets `before_s` to end: then the connection stays. Otherwise it closes, `after_s` after the answer: who
+        is cut off while it sends may never read why.
         """
-        if not asks_first and await _swallow(receive):
-            await self.refuse(refusal)  # nothing is left over: the connection stays
+        if before_s and await _swallow(receive, before_s):
+            await self.refuse(refusal)
             return
         body = dumped(refusal.document())
         headers = (("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"))
         await self._begin(refusal.status, (*headers, *refusal.headers))
         await self._body(body, more=True)
-        if not asks_first:
-            await _swallow(receive)
+        if after_s:
+            await _swallow(receive, after_s)
         await self._body(b"", more=False)
 
     async def _begin(self, status: int, headers: Headers) -> None:
@@ -103,11 +101,11 @@ def dumped(document: Json) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
-async def _swallow(receive: Receive) -> bool:
+async def _swallow(receive: Receive, seconds: float) -> bool:
     """Read and forget a body for a while; return whether it has ended."""
     more = True
     with contextlib.suppress(TimeoutError, CancelledRequestError):
-        async with asyncio.timeout(_LINGER_S):
+        async with asyncio.timeout(seconds):
             while more:
                 _, more = await next_chunk(receive)
     return not more

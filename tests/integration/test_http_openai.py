@@ -136,17 +136,16 @@ async def test_log_probabilities_name_tokens_by_text_and_bytes(
 
 async def test_what_a_client_asks_for_reaches_the_worker(client: openai.AsyncOpenAI, worker: FakeWorker) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    await client.chat.completions.create(
-        model="tiny",
-        messages=HI,
-        max_completion_tokens=3,
-        temperature=0.25,
-        seed=11,
-        stop=["\n"],
-        user="u-1",
-        response_format={"type": "json_schema", "json_schema": {"name": "place", "schema": schema}},
-        extra_body={"top_k": 7, "scope": "u-1"},
-    )
+    asked: dict[str, Any] = {
+        "max_completion_tokens": 3,
+        "temperature": 0.25,
+        "seed": 11,
+        "stop": ["\n"],
+        "user": "u-1",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}},
+        "extra_body": {"top_k": 7, "scope": "u-1"},
+    }
+    await client.chat.completions.create(model="tiny", messages=HI, **asked)
     sampling = worker.submits[-1].sampling
     assert (sampling.max_new_tokens, sampling.temperature, sampling.seed, sampling.top_k) == (3, 0.25, 11, 7)
     assert list(sampling.stop) == ["\n"]
@@ -177,7 +176,7 @@ async def test_several_prompts_make_choices_in_their_order(client: openai.AsyncO
         usage = chunk.usage
     else:
         answer = await client.completions.create(**asked, extra_body={"return_token_ids": True})
-        token_ids = {choice.index: choice.token_ids for choice in answer.choices}  # type: ignore[attr-defined]
+        token_ids = {choice.index: choice.token_ids for choice in answer.choices}
         usage = answer.usage
     assert token_ids == {
         place * 2 + index: completion(prompt, 4, index) for place, prompt in enumerate(prompts) for index in range(2)
@@ -269,7 +268,7 @@ async def test_faults_of_the_request_name_their_parameter(client: openai.AsyncOp
         ({"extra_query": {"tenant": "bolt"}}, "query"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(**{"model": "tiny", "messages": HI, **asked})  # type: ignore[call-overload]
+            await client.chat.completions.create(**{"model": "tiny", "messages": HI, **asked})
         assert caught.value.param == param, asked
         assert caught.value.type == "invalid_request_error"
 
