@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _LONGEST_S = 1e10
 
 
 def parse_duration(text: str) -> timedelta | None:
     """Return what `30s`, `12h`, `1h30m` or a plain number of seconds says, or None for what says nothing."""
     text = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         seconds = float(text)
     elif re.fullmatch(f"({_PART.pattern})+", text):
         seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
