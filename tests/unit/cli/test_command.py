@@ -7,7 +7,10 @@ from click.testing import CliRunner
 
 from cli.main import main
 
-COMMANDS = ("serve", "gateway", "worker", "tenant", "key", "chat", "replay")
+COMMANDS = (
+    "serve", "gateway", "worker", "tenant", "key", "adapter", "prefix", "cache", "usage", "audit", "isolation-check",
+    "chat", "replay",
+)  # fmt: skip
 
 
 def run(*arguments: str, **environ: str) -> tuple[int, str]:
@@ -94,7 +97,7 @@ def test_a_gateway_that_is_not_there_is_told_with_a_hint() -> None:
     assert "`radixgate serve` starts it" in output
 
 
-@pytest.mark.parametrize("name", ["chat", "tenant", "key", "serve", "gateway", "replay"])
+@pytest.mark.parametrize("name", ["chat", "tenant", "adapter", "isolation_check", "serve", "gateway", "replay"])
 def test_only_the_worker_command_loads_torch(name: str) -> None:
     program = f"import importlib, sys; importlib.import_module('cli.{name}'); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -38,13 +38,7 @@ class FakeProbe:
     over: str = "gRPC"
     refusals_of_claims: frozenset[str] = frozenset({"INVALID_ARGUMENT"})
     not_found: str = "NOT_FOUND"
-    claims: Sequence[Claim] = field(
-        default=(
-            Claim("metadata", "x-tenant-id", "b"),
-            Claim("metadata", "cache-salt", "b"),
-            Claim("body", "tenant", "b"),
-        )
-    )
+    claims: Sequence[Claim] = CLAIMS
 
     def ask(self, question: Question, claim: Claim | None = None) -> Reply:
         refused = self.refuse_claim(claim) if claim in self.claims and claim is not None else None
