@@ -16,6 +16,7 @@ from gateway.http.body import Receive, parse_object, read_body
 from gateway.http.boundary import Call, Exchange
 from gateway.http.errors import Json
 from gateway.http.reply import Reply
+from gateway.http.turns import Turns
 from gateway.identity.callers import Caller
 from gateway.prompts.threads import PromptThreads
 from gateway.serving.interruption import Interruption
@@ -28,8 +29,6 @@ TIMEOUT_HEADER = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS = 366 * 86_400_000
 # Bodies up to this size are read on the event loop, in less time than a thread takes to wake.
 _SMALL_BODY_BYTES = 16_384
-# Prompts of one request that are worked on at a time, where the tenant may have as many requests.
-_PROMPTS_AT_A_TIME = 16
 
 
 class Generations(Protocol):
@@ -105,29 +104,21 @@ class CompletionRoute:
         timeout_s: float | None,
         answer: "Answer",
     ) -> None:
-        turns = asyncio.Semaphore(min(_PROMPTS_AT_A_TIME, caller.terms.max_concurrent_requests or _PROMPTS_AT_A_TIME))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
-        async def one(place: int) -> None:
+        async def serve(place: int) -> None:
             async def write(message: inference_pb2.GenerateResponse) -> None:
                 await answer.take(place * asked.n + message.index, message)
 
+            remaining_s = None if deadline is None else deadline - time.monotonic()
             try:
-                async with turns:
-                    await self._generations.generate(caller, requests[place], timeout_s, write)
+                await self._generations.generate(caller, requests[place], remaining_s, write)
             except InvalidRequestError as error:
                 raise in_their_words(error, _names(asked, place)) from None
             except NotFoundError:
                 raise NotFoundError("model", asked.model) from None  # model and adapter are one name here
 
-        if len(requests) == 1:
-            await one(0)
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                for place in range(len(requests)):
-                    group.create_task(one(place))
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None  # the others were cancelled, or failed for the same request
+        await Turns(len(requests), caller.terms.max_concurrent_requests, serve).run()
 
 
 class Answer(Protocol):
