@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +15,7 @@ from worker.config import CacheConfig, EngineConfig
 from worker.engine.engine import Engine
 from worker.engine.executors import InlineExecutor
 from worker.engine.limits import ModelLimits
-from worker.engine.ports import SequenceId
+from worker.engine.ports import Request, SequenceId
 from worker.model.loading import LoadedModel
 from worker.tiers import build_tiers
 
@@ -63,11 +64,14 @@ class TieredBench:
         self, prompt_token_ids: Sequence[Sequence[int]], *, num_new: int, at_once: bool = False
     ) -> list[Answer]:
         """Put prompts through the engine, one after the other or all together."""
-        requests = []
-        for token_ids in prompt_token_ids:
-            self._number += 1
-            params = SamplingParams(max_new_tokens=num_new, temperature=0.0, logprobs=0)
-            requests.append(request(self._number, token_ids, params=params))
+        params = SamplingParams(max_new_tokens=num_new, temperature=0.0, logprobs=0)
+        return self.answers_to([request(0, each, params=params) for each in prompt_token_ids], at_once=at_once)
+
+    def answers_to(self, requests: Sequence[Request], *, at_once: bool = False) -> list[Answer]:
+        """Put requests through the engine, which get numbers of their own."""
+        first = self._number
+        self._number += len(requests)
+        requests = [replace(each, sequence_id=(0, first + index)) for index, each in enumerate(requests)]
         answers: dict[SequenceId, Answer] = {each.sequence_id: Answer() for each in requests}
         for batch in [requests] if at_once else [[each] for each in requests]:
             for each in batch:

@@ -27,8 +27,10 @@ PROMPT = list(range(20))
 class Operator(Gateway):
     """A gateway's link, and the calls that bring adapters and take them away."""
 
-    async def load(self, name: str, path: str, tenants: Sequence[str] = ()) -> worker_pb2.Adapter:
-        request = worker_pb2.LoadAdapterRequest(name=name, path=path, tenants=tenants)
+    async def load(
+        self, name: str, path: str, tenants: Sequence[str] = (), *, beside: bool = False
+    ) -> worker_pb2.Adapter:
+        request = worker_pb2.LoadAdapterRequest(name=name, path=path, tenants=tenants, beside=beside)
         return (await self.stub.LoadAdapter(request, timeout=20)).adapter
 
     async def unload(self, name: str, tenants: Sequence[str] = (), **how: Any) -> worker_pb2.UnloadAdapterResponse:
@@ -143,6 +145,28 @@ async def test_new_weights_under_a_name_find_nothing_of_the_old_ones_and_disturb
     assert operator.of(2)[-1].error.code == worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND
     assert operator.tokens(3) == truth("r2")
     assert operator.cached(3) == 0
+
+
+async def test_two_revisions_side_by_side_serve_whoever_names_them(tmp_path: Path) -> None:
+    async with worker() as (app, operator, _):
+        await operator.load("poet", write_fake_adapter(tmp_path / "1", "r1"))
+        await operator.load("poet", write_fake_adapter(tmp_path / "2", "r2"), beside=True)
+        await operator.until(lambda: operator.told == [("poet", "r1"), ("poet", "r2")])
+        for sequence_id, revision in enumerate(["r1", "r2"] * 2):
+            assert await operator.generate(sequence_id, revision) == truth(revision)
+        assert [operator.cached(sequence_id) for sequence_id in range(4)] == [0, 0, 19, 19]
+        await operator.unload("poet", revision="r1")
+        await operator.until(lambda: operator.told == [("poet", "r2")])
+        assert await operator.error(10, "r1") == worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND
+        assert await operator.generate(11, "r2") == truth("r2")
+        assert operator.cached(11) == 19
+        await operator.load("poet", write_fake_adapter(tmp_path / "1", "r1"), beside=True)
+        assert await operator.generate(12, "r1") == truth("r1")
+        assert operator.cached(12) == 0
+        gone = await operator.unload("poet")
+        assert gone.dropped_tokens == 2 * 23
+        assert await operator.listed() == []
+        await idle(app)
 
 
 async def test_the_same_weights_again_change_nothing(tmp_path: Path) -> None:
