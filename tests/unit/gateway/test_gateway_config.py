@@ -63,3 +63,38 @@ def test_operators_are_told_apart_by_name_and_token(bad: dict[str, Any], told: s
         ADAPTER.validate_python(bad)
     good = {"admin_token": ONE, "operators": {"night-shift": OTHER}}
     assert ADAPTER.validate_python(good).operators == {"night-shift": OTHER}
+
+
+JWT = {"issuer": "https://issuer.example", "audience": "radixgate"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ({"tls": {"cert_file": "c.pem"}}, "belong together"),
+        ({"tls": {"client_ca_file": "ca.pem"}}, "needs tls.cert_file"),
+        ({"tls": {"cert_file": "c", "key_file": "k", "client_tenants": {"a": "b"}}}, "need tls.client_ca_file"),
+        (
+            {"tls": {"cert_file": "c", "key_file": "k", "client_ca_file": "a", "client_tenant_prefix": ""}},
+            "any certificate would name any tenant",
+        ),
+        ({"jwt": {"jwks_file": "k.json", "jwks_url": "https://issuer.example/keys", **JWT}}, "set one of them"),
+        ({"jwt": {"jwks_file": "k.json", "issuer": "i"}}, "are required"),
+        ({"jwt": {"jwks_file": "k.json", "algorithms": ["HS256"], **JWT}}, "RS256"),
+        ({"jwt": {"jwks_file": "k.json", "algorithms": ["none"], **JWT}}, "RS256"),
+        ({"jwt": {"jwks_file": "k.json", "algorithms": [], **JWT}}, "at least 1"),
+        *[
+            ({"jwt": {"jwks_url": url, **JWT}}, "https://")
+            for url in ("http://issuer.example/keys", "ftp://127.0.0.1/k", "file:///keys", "keys", "https://", "//[")
+        ],
+        ({"worker_link": {"tls": {"server_name": "workers"}}}, "need worker_link.tls.ca_file"),
+    ],
+)
+def test_trust_that_would_not_hold_is_refused_by_name(bad: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        ADAPTER.validate_python(bad)
+
+
+@pytest.mark.parametrize("url", ["https://issuer.example/keys", "http://127.0.0.1:8080/k", "http://[::1]/k"])
+def test_keys_come_from_where_nobody_can_answer_in_between(url: str) -> None:
+    assert ADAPTER.validate_python({"jwt": {"jwks_url": url, **JWT}}).jwt.enabled
