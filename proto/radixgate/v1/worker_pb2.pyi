@@ -206,12 +206,13 @@ class Submit(_message.Message):
     cache_floor_tokens: _builtins.int
     """Slots of the device pool, and of the host pool, that other tenants' traffic
     cannot take from this tenant. The latest submit of a tenant says it. 0: as
-    the worker is configured.
+    the worker is configured. Less, where others have been promised the rest.
     """
     @_builtins.property
     def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptSegment]:
         """The prompt. Each segment must carry its extra key; a submit with a
-        segment without one is refused.
+        segment without one is refused. The last segment is the tenant's own, also
+        when it is empty: what is generated lies there. Those before it are public.
         """
 
     @_builtins.property
@@ -464,7 +465,7 @@ class UnloadAdapterRequest(_message.Message):
     TENANTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     revision: _builtins.str
-    """Empty: whatever revision the name has."""
+    """Empty: all revisions that the name has for these tenants."""
     grace_ms: _builtins.int
     """What still uses the adapter after this time fails. 0: 30 seconds."""
     @_builtins.property
@@ -598,7 +599,9 @@ class DropCacheResponse(_message.Message):
     DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
     HOST_TOKENS_FIELD_NUMBER: _builtins.int
     device_tokens: _builtins.int
-    """Freed at once. What sequences use follows when they end."""
+    """Of these namespaces, freed at once: not what others continue below a
+    public one, which goes with it. What sequences use follows when they end.
+    """
     host_tokens: _builtins.int
     def __init__(
         self,

@@ -5,14 +5,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 
 import pytest
 
-from tests.unit.worker.engine.harness import Recorder, Rig, answer, make_request, prompt
+from hicache.cache import Holdings
+from tests.unit.worker.engine.harness import TENANT_A, Recorder, Rig, answer, make_request, prompt
 from worker.batch import AsyncExecutor, Executor
 from worker.config import EngineConfig
 from worker.engine import EngineThread, FinishReason, Load, SequenceId, SequenceOutput
 from worker.engine.executors import InlineExecutor, ThreadExecutor
+from worker.engine.ports import CacheContents
 from worker.errors import Failure, FailureCode
 
 DEADLINE_S = 10.0
@@ -322,3 +325,40 @@ def test_no_thread_is_left_behind(num_requests: int) -> None:
         thread.submit(make_request(number))
     assert thread.stop(DEADLINE_S)
     assert not [each.name for each in threading.enumerate() if each.name.startswith("leftover")]
+
+
+def test_questions_about_the_cache_are_answered_between_two_steps() -> None:
+    consumer, answers = Consumer(), SimpleQueue[object]()
+    with running(timed_rig(), consumer) as thread:
+        thread.submit(make_request(0, prompt(20), max_new_tokens=4))
+        consumer.wait_for_end(0)
+        assert thread.describe_cache(answers.put)
+        contents = answers.get(timeout=DEADLINE_S)
+        assert isinstance(contents, CacheContents)
+        assert [(each.tenant, each.device) for each in contents.tenants] == [("a", 23)]
+        assert thread.drop_cache([TENANT_A], answers.put)
+        assert answers.get(timeout=DEADLINE_S) == Holdings(23, 0)
+    assert not thread.describe_cache(answers.put)
+    assert not thread.drop_cache([TENANT_A], answers.put)
+    assert answers.empty()
+
+
+def test_a_question_that_fails_is_answered_too_and_the_engine_goes_on() -> None:
+    consumer, answers = Consumer(), SimpleQueue[object]()
+    with running(timed_rig(), consumer) as thread:
+        assert thread.drop_cache([[]], answers.put)  # type: ignore[list-item] - no namespace, and nothing that has a hash
+        assert answers.get(timeout=DEADLINE_S) is None
+        thread.submit(make_request(0, prompt(20), max_new_tokens=4))
+        consumer.wait_for_end(0)
+    assert consumer.finish(0) is FinishReason.LENGTH
+
+
+def test_what_was_asked_before_the_end_is_answered() -> None:
+    rig, answers = timed_rig(), SimpleQueue[object]()
+    with running(rig, Consumer()) as thread:
+        gate = Gate(rig)
+        thread.submit(make_request(0, prompt(20)))
+        assert gate.entered.wait(DEADLINE_S)
+        assert thread.describe_cache(answers.put)
+        gate.open.set()
+    assert isinstance(answers.get(timeout=DEADLINE_S), CacheContents)
