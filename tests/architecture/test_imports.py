@@ -51,7 +51,14 @@ def test_metrics_are_a_leaf() -> None:
     assert loaded_with("metrics").isdisjoint({"cli", "gateway", "worker", "hicache", "radixgate", "torch", "grpc"})
 
 
-@pytest.mark.parametrize("package", ["cli", "gateway", "worker", "hicache", "metrics", "radixgate.v1.inference_pb2"])
+def test_transport_is_a_leaf() -> None:
+    ours = {"cli", "gateway", "worker", "hicache", "metrics", "radixgate"}
+    assert loaded_with("transport").isdisjoint(ours | {"torch", "prometheus_client", "redis"})
+
+
+@pytest.mark.parametrize(
+    "package", ["cli", "gateway", "worker", "hicache", "metrics", "transport", "radixgate.v1.inference_pb2"]
+)
 def test_packages_import_from_any_folder(package: str, tmp_path: Path) -> None:
     program = f"import {package}; print({package}.__file__)"
     done = subprocess.run(
