@@ -11,6 +11,7 @@ from cli.admin_client.adapter_values import RegisteredAdapter, Unregistered, ada
 from cli.admin_command import Admin, admin_options, request_id_option, yes_option
 from cli.parameters import DURATION
 from cli.showing import confirmed, show, show_one
+from cli.target import Target
 from cli.worker_adapters import DEFAULT_WORKER, absolute, load, show_adapters_of, tenant_option, unload
 
 __all__ = ["DEFAULT_WORKER", "command"]
@@ -79,7 +80,7 @@ def get(name: str, model: str, tenants: Sequence[str], admin: Admin) -> None:
 def list_all(worker: str | None, admin: Admin) -> None:
     """List what is registered, a line for each revision; with --worker, what that worker has."""
     if worker is not None:
-        show_adapters_of(worker, admin.as_json)
+        show_adapters_of(Target(worker, admin.target.tls), admin.as_json)
         return
     with admin.connected() as client:
         adapters = client.adapters.list()

@@ -1,4 +1,4 @@
-"""Which gateway a command speaks to, and how: in plain text or over TLS, with a client certificate or without."""
+"""Whom a command speaks to, and how: in plain text or over TLS, with a client certificate or without."""
 
 import functools
 import ssl
@@ -39,7 +39,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway. Without `tls` it is spoken to in plain text."""
+    """Whom to speak to. Without `tls` in plain text."""
 
     address: str
     tls: Tls | None = None
@@ -61,31 +61,37 @@ def target_options(command: F) -> F:
     """Add --target and the options of TLS; the command gets them as one Target, `target`."""
 
     @functools.wraps(command)
-    def with_target(
-        *arguments: Any,
-        target: str,
-        tls: bool,
-        tls_ca: Path | None,
-        tls_cert: Path | None,
-        tls_key: Path | None,
-        **options: Any,
-    ) -> Any:
-        return command(*arguments, target=Target(target, _tls(tls, tls_ca, tls_cert, tls_key)), **options)
+    def with_target(*arguments: Any, target: str, tls: Tls | None, **options: Any) -> Any:
+        return command(*arguments, target=Target(target, tls), **options)
 
-    wrapped: Any = with_target
+    option = click.option(
+        "--target",
+        envvar="RADIXGATE_TARGET",
+        default=DEFAULT_TARGET,
+        show_default=True,
+        metavar="HOST:PORT",
+        help="The gateway.  [env: RADIXGATE_TARGET]",
+    )
+    wrapped: Any = option(tls_options(with_target))
+    result: F = wrapped
+    return result
+
+
+def tls_options(command: F) -> F:
+    """Add the options of TLS; the command gets them as `tls`, None for plain text."""
+
+    @functools.wraps(command)
+    def with_tls(
+        *arguments: Any, tls: bool, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, **options: Any
+    ) -> Any:
+        return command(*arguments, tls=_tls(tls, tls_ca, tls_cert, tls_key), **options)
+
+    wrapped: Any = with_tls
     for option in (
         _file_option("--tls-key", "Key of --tls-cert."),
         _file_option("--tls-cert", "Client certificate, PEM; turns TLS on."),
-        _file_option("--tls-ca", "Authorities of the gateway's certificate, PEM; turns TLS on."),
+        _file_option("--tls-ca", "Authorities of the server's certificate, PEM; turns TLS on."),
         click.option("--tls", is_flag=True, help="Speak TLS, and trust the authorities that are usually trusted."),
-        click.option(
-            "--target",
-            envvar="RADIXGATE_TARGET",
-            default=DEFAULT_TARGET,
-            show_default=True,
-            metavar="HOST:PORT",
-            help="The gateway.  [env: RADIXGATE_TARGET]",
-        ),
     ):
         wrapped = option(wrapped)
     result: F = wrapped

@@ -1,6 +1,7 @@
 """The part of `radixgate adapter` that speaks to one worker: load, unload, and what it has."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, timedelta
@@ -8,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import click
-import grpc
 
 from cli.parameters import DURATION
 from cli.rpc_errors import rpc_errors_told
 from cli.showing import show, show_one
+from cli.target import Target, Tls, tls_options
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,9 +60,16 @@ class Unloaded:
 
 
 def _worker_options(command: F) -> F:
-    """Add the options that say which worker, and how to print."""
+    """Add the options that say which worker, and how to print; the command gets the worker as one Target, `worker`."""
+
+    @functools.wraps(command)
+    def with_worker(*arguments: Any, worker: str, tls: Tls | None, **options: Any) -> Any:
+        return command(*arguments, worker=Target(worker, tls), **options)
+
+    wrapped: Any = with_worker
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
+        tls_options,
         click.option(
             "--worker",
             envvar="RADIXGATE_WORKER",
@@ -71,8 +79,9 @@ def _worker_options(command: F) -> F:
             help="The worker.  [env: RADIXGATE_WORKER]",
         ),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    result: F = wrapped
+    return result
 
 
 def tenant_option(text: str) -> Callable[[F], F]:
@@ -84,7 +93,7 @@ def tenant_option(text: str) -> Callable[[F], F]:
 @click.argument("path")
 @tenant_option("Who may use it; without, all tenants.")
 @_worker_options
-def load(name: str, path: str, tenants: Sequence[str], worker: str, as_json: bool) -> None:
+def load(name: str, path: str, tenants: Sequence[str], worker: Target, as_json: bool) -> None:
     """Have one worker read an adapter from the PEFT folder PATH on its machine, and let requests name it NAME.
 
     Under a name that the same tenants have, the new weights take over; requests on the old ones finish on them.
@@ -103,7 +112,7 @@ def load(name: str, path: str, tenants: Sequence[str], worker: str, as_json: boo
 )
 @tenant_option("As it was loaded with.")
 @_worker_options
-def unload(name: str, revision: str, grace: timedelta, tenants: Sequence[str], worker: str, as_json: bool) -> None:
+def unload(name: str, revision: str, grace: timedelta, tenants: Sequence[str], worker: Target, as_json: bool) -> None:
     """Take an adapter from one worker, with what is cached for it. Returns when those that use it have ended."""
     grace_s = grace.total_seconds()
     request = worker_pb2.UnloadAdapterRequest(
@@ -114,7 +123,7 @@ def unload(name: str, revision: str, grace: timedelta, tenants: Sequence[str], w
     show_one(Unloaded(name, answer.failed_sequences, answer.dropped_tokens), as_json)
 
 
-def show_adapters_of(worker: str, as_json: bool) -> None:
+def show_adapters_of(worker: Target, as_json: bool) -> None:
     """Print what a worker has, and whether it lies where it computes."""
     with _connected(worker) as stub:
         answer = stub.ListAdapters(worker_pb2.ListAdaptersRequest(), timeout=_LIST_TIMEOUT_S)
@@ -122,9 +131,9 @@ def show_adapters_of(worker: str, as_json: bool) -> None:
 
 
 @contextmanager
-def _connected(worker: str) -> Iterator[worker_pb2_grpc.WorkerServiceStub]:
+def _connected(worker: Target) -> Iterator[worker_pb2_grpc.WorkerServiceStub]:
     """Provide a stub; failures of its RPCs end the command with a message."""
-    with rpc_errors_told(worker, _HINT), grpc.insecure_channel(worker) as channel:
+    with rpc_errors_told(worker.address, _HINT), worker.channel() as channel:
         yield worker_pb2_grpc.WorkerServiceStub(channel)
 
 

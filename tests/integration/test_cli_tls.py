@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -18,6 +18,9 @@ from tests.fakes.authority import Authority
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.gateway_stack import ADMIN_TOKEN, config_for, until
 from tests.fakes.loop_thread import LoopThread
+from tests.fakes.model import write_fake_adapter
+from tests.fakes.worker_stack import config, running_worker
+from worker.config import TlsConfig as WorkerTlsConfig
 
 
 @dataclass(frozen=True)
@@ -122,3 +125,26 @@ def test_isolation_is_checked_over_tls(deployment: Deployment) -> None:
     assert result.exit_code == 0, result.output
     findings = json.loads(result.stdout.splitlines()[-1])["findings"]
     assert [(each["over"], each["outcome"]) for each in findings] == [("gRPC", "passed")]
+
+
+def test_a_worker_is_spoken_to_over_tls_as_well(tmp_path: Path) -> None:
+    workers, gateways = Authority("Workers"), Authority("Gateways")
+    certificate, key = workers.server().write(tmp_path)
+    own = gateways.issue("gateway").write(tmp_path, "own")
+    tls = WorkerTlsConfig(certificate, key, gateways.write(tmp_path, "gateways"))
+    with LoopThread() as loop:
+        exits = AsyncExitStack()
+
+        async def start() -> str:
+            _, addresses = await exits.enter_async_context(running_worker(replace(config(), tls=tls)))
+            return addresses.grpc
+
+        environ = {"RADIXGATE_WORKER": loop.call(start())}
+        trusted = ("--tls-ca", workers.write(tmp_path), "--tls-cert", own[0], "--tls-key", own[1])
+        folder = write_fake_adapter(tmp_path / "poet", "r1")
+        loaded = CliRunner().invoke(main, ["adapter", "load", "poet", folder, *trusted], env=environ)
+        assert loaded.exit_code == 0, loaded.output
+        listed = CliRunner().invoke(main, ["adapter", "list", *trusted, "--json"], env=environ)
+        assert [each["name"] for each in json.loads(listed.stdout.splitlines()[-1])] == ["poet"]
+        assert CliRunner().invoke(main, ["adapter", "list"], env=environ).exit_code == 1
+        loop.call(exits.aclose())
