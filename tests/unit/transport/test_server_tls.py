@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -176,6 +177,29 @@ async def test_a_client_needs_a_certificate_of_an_authority_that_is_trusted_now(
         assert await server.serial(stranger)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await server.serial(known)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_resumed_session_does_not_outlive_the_authority_that_let_it_in(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    old, new = Authority("old"), Authority("new")
+    async with Server(tmp_path, client_ca=old).running() as server:
+        known = server.client(old.issue("a"), version)
+
+        def greeted(session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain:
+                with known.wrap_socket(plain, server_hostname="localhost", session=session) as secured:
+                    if secured.recv(6) != b"hello\n":
+                        raise ConnectionResetError
+                    return secured.session
+
+        session = await asyncio.to_thread(greeted)
+        await asyncio.to_thread(greeted, session)
+        new.write(tmp_path)
+        await server.tls.look()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(greeted, session)
 
 
 def test_versions_that_are_broken_are_not_spoken(tmp_path: Path) -> None:
