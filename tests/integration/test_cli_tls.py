@@ -131,7 +131,7 @@ def test_a_worker_is_spoken_to_over_tls_as_well(tmp_path: Path) -> None:
     workers, gateways = Authority("Workers"), Authority("Gateways")
     certificate, key = workers.server().write(tmp_path)
     own = gateways.issue("gateway").write(tmp_path, "own")
-    tls = WorkerTlsConfig(certificate, key, gateways.write(tmp_path, "gateways"))
+    tls = WorkerTlsConfig(cert_file=certificate, key_file=key, client_ca_file=gateways.write(tmp_path, "gateways"))
     with LoopThread() as loop:
         exits = AsyncExitStack()
 
