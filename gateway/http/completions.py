@@ -2,20 +2,20 @@
 
 import asyncio
 import contextlib
+import functools
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from gateway.config import GatewayLimits, HttpConfig
 from gateway.dispatch.catalogue import ServedModel
 from gateway.errors import CancelledRequestError, InvalidRequestError, NotFoundError, Violation
-from gateway.http.answers import Completion, Form, MakeForm, usage_of
+from gateway.http.answers import Answer, Heading, StreamedAnswer, WholeAnswer
 from gateway.http.asked import Asked, Prompt, in_their_words
 from gateway.http.body import Receive, parse_object, read_body
 from gateway.http.boundary import Call, Exchange
 from gateway.http.errors import Json
-from gateway.http.reply import Reply
+from gateway.http.forms import MakeForm
 from gateway.http.turns import Turns
 from gateway.identity.callers import Caller
 from gateway.prompts.threads import PromptThreads
@@ -27,8 +27,8 @@ Read = Callable[[Json, GatewayLimits], Asked]
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _MAX_TIMEOUT_MS = 366 * 86_400_000
-# Bodies up to this size are read on the event loop, in less time than a thread takes to wake.
-_SMALL_BODY_BYTES = 16_384
+# What is smaller is read and written on the event loop; the rest in threads, where it holds up nobody else.
+_SMALL_BYTES = 16_384
 
 
 class Generations(Protocol):
@@ -75,23 +75,34 @@ class CompletionRoute:
         model, adapter = self._find(caller, asked.model)
         form = self._make_form(model.encoder.token_bytes if asked.wants_logprobs else None, asked.wants_token_ids)
         heading = Heading(form, exchange.request_id, asked.model, model.fingerprint)
-        make_answer = StreamedAnswer if asked.stream else WholeAnswer
-        answer: Answer = make_answer(asked, form, heading, exchange.reply)
+        write_down = functools.partial(self._written, caller.tenant_id)
+        most = self._limits.max_message_bytes
+        answer: Answer = (
+            StreamedAnswer(asked, form, heading, exchange.reply, write_down)
+            if asked.stream
+            else WholeAnswer(form, heading, exchange.reply, write_down, most)
+        )
         with _ended_with_its_client(exchange.receive):
             requests = _requests(asked, model.name, adapter, exchange.request_id)
             await self._generate(caller, asked, requests, timeout_s, answer)
         await answer.end()
 
     async def _asked(self, caller: Caller, body: bytes) -> Asked:
-        if len(body) <= _SMALL_BODY_BYTES:
+        if len(body) <= _SMALL_BYTES:
             return self._read(parse_object(body), self._limits)
         return await self._threads.run(caller.tenant_id, lambda: self._read(parse_object(body), self._limits))
+
+    async def _written(self, tenant_id: str, num_bytes: int, write: Callable[[], bytes]) -> bytes:
+        if num_bytes <= _SMALL_BYTES:
+            return write()
+        return await self._threads.run(tenant_id, write)
 
     def _find(self, caller: Caller, named: str) -> tuple[ServedModel, str]:
         """Return the model that is meant, and the adapter's name or ""."""
         base, _, adapter = named.rpartition(":")
-        for name, rest in ((named, ""), (base, adapter)):
-            if name and caller.may_use_model(name):
+        readings = [(named, ""), *([(base, adapter)] if base and adapter else [])]
+        for name, rest in readings:
+            if caller.may_use_model(name):
                 with contextlib.suppress(NotFoundError):
                     return self._models.model(name, caller.may_use_model), rest
         raise NotFoundError("model", named)
@@ -102,7 +113,7 @@ class CompletionRoute:
         asked: Asked,
         requests: Sequence[inference_pb2.GenerateRequest],
         timeout_s: float | None,
-        answer: "Answer",
+        answer: Answer,
     ) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
@@ -119,82 +130,6 @@ class CompletionRoute:
                 raise NotFoundError("model", asked.model) from None  # model and adapter are one name here
 
         await Turns(len(requests), caller.terms.max_concurrent_requests, serve).run()
-
-
-class Answer(Protocol):
-    """What is made of the messages of all completions."""
-
-    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None: ...
-
-    async def end(self) -> None:
-        """All completions have ended."""
-        ...
-
-
-class Heading:
-    """What each document of an answer begins with."""
-
-    def __init__(self, form: Form, request_id: str, model: str, fingerprint: bytes) -> None:
-        self._common = {
-            "id": form.id_prefix + request_id,
-            "object": "",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": f"fp_{fingerprint.hex()[:12]}",
-        }
-
-    def over(self, kind: str, choices: list[Json], **more: object) -> Json:
-        return {**self._common, "object": kind, "choices": choices, **more}
-
-
-class WholeAnswer:
-    """One document, when everything is there."""
-
-    def __init__(self, asked: Asked, form: Form, heading: Heading, reply: Reply) -> None:
-        self._form = form
-        self._heading = heading
-        self._reply = reply
-        self._completions: defaultdict[int, Completion] = defaultdict(Completion)
-        self._usages: list[inference_pb2.Usage] = []
-
-    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None:
-        self._completions[index].add(message)
-        if message.HasField("usage"):
-            self._usages.append(message.usage)
-
-    async def end(self) -> None:
-        choices = [self._form.choice(index, completion) for index, completion in sorted(self._completions.items())]
-        usage = usage_of(self._usages)
-        await self._reply.document(200, self._heading.over(self._form.whole_object, choices, usage=usage))
-
-
-class StreamedAnswer:
-    """Events, as things come."""
-
-    def __init__(self, asked: Asked, form: Form, heading: Heading, reply: Reply) -> None:
-        self._include_usage = asked.include_usage
-        self._form = form
-        self._heading = heading
-        self._reply = reply
-        self._begun: set[int] = set()
-        self._usages: list[inference_pb2.Usage] = []
-        self._more: Json = {"usage": None} if asked.include_usage else {}  # until there is one
-
-    async def take(self, index: int, message: inference_pb2.GenerateResponse) -> None:
-        choices = self._form.deltas(index, message, is_first=index not in self._begun)
-        self._begun.add(index)
-        if message.HasField("usage"):
-            self._usages.append(message.usage)
-        if choices:
-            await self._reply.events(*(self._chunk([choice], **self._more) for choice in choices))
-
-    async def end(self) -> None:
-        if self._include_usage:
-            await self._reply.events(self._chunk([], usage=usage_of(self._usages)))
-        await self._reply.end_events()
-
-    def _chunk(self, choices: list[Json], **more: object) -> Json:
-        return self._heading.over(self._form.chunk_object, choices, **more)
 
 
 def _requests(asked: Asked, model: str, adapter: str, request_id: str) -> list[inference_pb2.GenerateRequest]:

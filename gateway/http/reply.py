@@ -29,18 +29,21 @@ class Reply:
         self._ended = False
 
     async def document(self, status: int, document: Json, headers: Headers = ()) -> None:
-        body = dumped(document)
+        await self.written(status, dumped(document), headers)
+
+    async def written(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Send a JSON document that has been written down."""
         length = ("content-length", str(len(body)))
         await self._begin(status, (("content-type", "application/json"), length, *headers))
         await self._body(body, more=False)
 
-    async def events(self, *documents: Json) -> None:
-        """Send events; the first ones begin the answer."""
+    async def events(self, events: bytes) -> None:
+        """Send events, see `event`; the first ones begin the answer."""
         async with self._begins:
             if not self._streams:
                 self._streams = True
                 await self._begin(200, _EVENT_STREAM)
-        await self._body(b"".join(b"data: " + dumped(document) + b"\n\n" for document in documents), more=True)
+        await self._body(events, more=True)
 
     async def end_events(self) -> None:
         """End a stream that was not cut short."""
@@ -51,7 +54,7 @@ class Reply:
         if self._ended:
             return
         if self._streams:
-            await self._body(b"data: " + dumped(refusal.document()) + b"\n\n", more=False)
+            await self._body(event(refusal.document()), more=False)
         else:
             await self.document(refusal.status, refusal.document(), refusal.headers)
 
@@ -99,6 +102,10 @@ _EVENT_STREAM = (
 
 def dumped(document: Json) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def event(document: Json) -> bytes:
+    return b"data: " + dumped(document) + b"\n\n"
 
 
 async def _swallow(receive: Receive, seconds: float) -> bool:

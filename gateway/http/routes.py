@@ -3,11 +3,11 @@
 import time
 
 from gateway.config import GatewayLimits, HttpConfig
-from gateway.http.answers import ChatForm, TextForm
 from gateway.http.boundary import Route
 from gateway.http.chat_request import read_chat
 from gateway.http.completion_request import read_completion
 from gateway.http.completions import CompletionRoute, Generations, Models
+from gateway.http.forms import ChatForm, TextForm
 from gateway.http.models import ModelOffers, ModelRoutes
 from gateway.prompts.threads import PromptThreads
 

@@ -14,7 +14,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TokenBytes:
-    """The bytes of each token of one tokenizer. Belongs to one thread."""
+    """The bytes of each token of one tokenizer. Safe to use from several threads: what two find out is the same."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

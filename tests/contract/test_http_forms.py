@@ -1,14 +1,15 @@
 """What every form of an OpenAI answer, whole or streamed, has to say about what the pipeline has generated."""
 
 import json
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import pytest
 
-from gateway.http.answers import ChatForm, Completion, Form, MakeForm, TextForm
+from gateway.errors import InvalidRequestError
+from gateway.http.answers import Answer, Heading, StreamedAnswer, WholeAnswer
 from gateway.http.asked import Asked
-from gateway.http.completions import Answer, Heading, StreamedAnswer, WholeAnswer
+from gateway.http.forms import ChatForm, Completion, Form, MakeForm, TextForm
 from gateway.http.reply import Reply
 from radixgate.v1 import inference_pb2
 
@@ -143,13 +144,22 @@ class Client:
         return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-async def answered(make: MakeForm, make_answer: type[StreamedAnswer] | type[WholeAnswer]) -> Client:
+async def here(num_bytes: int, write: Callable[[], bytes]) -> bytes:
+    return write()
+
+
+async def answered(make: MakeForm, *, streamed: bool) -> Client:
     """Two completions, whose messages come in turns."""
     client = Client()
     reply = Reply(client.send, "id", 0.0, closes=lambda: False)
     asked = Asked("tiny", inference_pb2.GenerateRequest(), (), {}, include_usage=True)
     form = make(None, True)
-    answer: Answer = make_answer(asked, form, Heading(form, "id", "tiny", b"\x01\x02"), reply)
+    heading = Heading(form, "id", "tiny", b"\x01\x02")
+    answer: Answer = (
+        StreamedAnswer(asked, form, heading, reply, here)
+        if streamed
+        else WholeAnswer(form, heading, reply, here, max_bytes=1000)
+    )
     usage = inference_pb2.Usage(prompt_tokens=4, completion_tokens=3, cached=inference_pb2.CachedTokens(host=2))
     await answer.take(1, Message(token_ids=[66], text="B"))
     await answer.take(0, Message(token_ids=[65], text="A"))
@@ -160,9 +170,9 @@ async def answered(make: MakeForm, make_answer: type[StreamedAnswer] | type[Whol
 
 
 @FORMS
-@pytest.mark.parametrize("make_answer", [StreamedAnswer, WholeAnswer])
-async def test_answers_have_everything_of_all_completions_and_end_once(make: Any, make_answer: Any) -> None:
-    client = await answered(make, make_answer)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_answers_have_everything_of_all_completions_and_end_once(make: Any, streamed: bool) -> None:
+    client = await answered(make, streamed=streamed)
     assert client.status == 200
     assert client.ended
     choices = [choice for document in client.documents for choice in document["choices"]]
@@ -175,3 +185,13 @@ async def test_answers_have_everything_of_all_completions_and_end_once(make: Any
     usage = client.documents[-1]["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 3, 7)
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens_details"]["cached_host_tokens"] == 2
+
+
+async def test_a_whole_answer_that_grows_too_large_has_to_be_streamed() -> None:
+    form, client = ChatForm(None, False), Client()
+    reply = Reply(client.send, "id", 0.0, closes=lambda: False)
+    answer = WholeAnswer(form, Heading(form, "id", "tiny", b"1"), reply, here, max_bytes=100)
+    await answer.take(0, Message(text="x" * 60))
+    with pytest.raises(InvalidRequestError) as caught:
+        await answer.take(1, Message(text="x" * 60))
+    assert caught.value.violations[0].field == "stream"

@@ -44,7 +44,7 @@ def over_grpc(alice: Client, **sampling: Any) -> Answer:
 
 
 def model_of(client: Any) -> str:
-    return next(iter(client.models.list())).id
+    return str(next(iter(client.models.list())).id)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), SAMPLINGS)

@@ -336,3 +336,37 @@ async def test_the_synchronous_client_works_too(stack: Stack) -> None:
 
     whole, streamed = await asyncio.to_thread(use)
     assert whole == streamed
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_large_answers_are_written_beside_the_event_loop_and_are_whole(
+    redis_url: str, worker: FakeWorker, stream: bool
+) -> None:
+    worker.logprobs, worker.tokens_per_step = 20, 100
+    asked: Any = {"model": "tiny", "prompt": [11], "max_tokens": 400, "logprobs": 20, "stream": stream}
+    async with gateway(redis_url, [worker]) as stack, client_of(stack, stack.keys["acme"]) as client:
+        answer = await client.completions.create(**asked)
+        choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    assert sum(len(choice.logprobs.tokens) for choice in choices if choice.logprobs) == 400
+
+
+async def test_a_colon_can_be_part_of_a_models_name(redis_url: str) -> None:
+    async with FakeWorker(model="qwen:7b") as worker, gateway(redis_url, [worker]) as stack:
+        worker.tell_adapters(worker_pb2.Adapter(name="pirate", revision="1"))
+        async with client_of(stack, stack.keys["acme"]) as client:
+            assert await two_models(client) == ["qwen:7b", "qwen:7b:pirate"]
+            for name, adapter in (("qwen:7b", ""), ("qwen:7b:pirate", "pirate")):
+                await client.chat.completions.create(model=name, messages=HI, max_tokens=2)
+                assert worker.submits[-1].adapter == adapter
+            for name in (":pirate", "qwen:7b:", "qwen", ":"):
+                with pytest.raises(openai.NotFoundError):
+                    await client.chat.completions.create(model=name, messages=HI, max_tokens=2)
+
+
+@pytest.mark.parametrize("deadline", ["0", "-1", "1.5", "x", "9" * 30, ""])
+async def test_a_deadline_that_is_no_number_is_refused(client: openai.AsyncOpenAI, deadline: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(
+            model="tiny", messages=HI, extra_headers={"x-request-timeout-ms": deadline}
+        )
+    assert caught.value.param == "x-request-timeout-ms"
