@@ -1,11 +1,15 @@
 """Which adapter a tenant means by a name, and which of its revisions a request gets."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.control.registrations import Registration, Weights, chosen_order
 from gateway.control.registry import AdapterRegistry
 from gateway.dispatch.adapters import FleetAdapters, Holders, no_worker_has
 from gateway.identity.adapters import Adapter
+
+# Workers that are there may be loading it at this moment.
+_LOADED_WITHIN_S: Final = 1.0
 
 
 class RegisteredAdapters:
@@ -24,7 +28,7 @@ class RegisteredAdapters:
             return await self._reported.find(tenant_id, model, name, affinity)
         loaded = self._loaded(tenant_id, registration, chosen_order(registration, affinity))
         if not loaded:
-            raise no_worker_has(name, self._holders)
+            raise no_worker_has(name, self._holders.next_attempt_in_s() or _LOADED_WITHIN_S)
         return loaded[0]
 
     async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]:

@@ -22,7 +22,7 @@ from gateway.dispatch.link import WorkerLink
 _log = structlog.get_logger(__name__)
 
 LOOK_AGAIN_S: Final = 30.0
-SETTLE_S: Final = 2.0  # from when a gateway hears that weights are retired until it takes them from workers
+SETTLE_S: Final = 1.0  # from when a gateway hears that weights are retired until it takes them from workers
 _BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 60.0
 

@@ -78,7 +78,10 @@ class UsedNamespaces:
                 await self._news.wait()
                 await asyncio.sleep(WRITTEN_WITHIN_S / 2)
                 self._news.clear()
-                await self.write()
+                try:
+                    await self.write()
+                except Exception as error:  # noqa: BLE001 - it goes on, whatever went wrong this time
+                    _log.error("namespaces not written", error=type(error).__name__)
         finally:
             await self.write()
 

@@ -53,7 +53,7 @@ class PrefixShelf:
 
     async def refresh(self) -> None:
         """Read again what has changed. Raises UnavailableError, and what was known is kept."""
-        shelved = await self._shelf.read(self._shelved)
+        shelved = await self._shelf.read()
         if shelved is self._shelved:
             return
         self._prefixes = {prefix_id: _read(prefix_id, text) for prefix_id, text in shelved.documents.items()}

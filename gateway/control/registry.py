@@ -30,7 +30,7 @@ class AdapterRegistry:
 
     async def refresh(self) -> None:
         """Read again what has changed. Raises UnavailableError, and what was known is kept."""
-        shelved = await self._shelf.read(self._shelved)
+        shelved = await self._shelf.read()
         if shelved is self._shelved:
             return
         by_name: dict[tuple[str, str], list[Registration]] = defaultdict(list)

@@ -46,22 +46,35 @@ class Shelved:
 
 
 class Shelf:
-    """One kind of documents. Every method raises UnavailableError when Redis is away."""
+    """One kind of documents. Every method raises UnavailableError when Redis is away.
+
+    Invariant: what is returned is never older than what a read that had begun before it has returned.
+    """
 
     def __init__(self, client: Redis, reach: StoreReach, name: str) -> None:
         self._reach = reach
         self._keys = [f"{PREFIX}{name}-stamp", f"{PREFIX}{name}"]
         self._read = client.register_script(_READ)
         self._write = client.register_script(_WRITE)
+        self._latest: Shelved | None = None
+        self._num_begun = 0
+        self._latest_began = 0  # the number of the read that has brought `_latest`
 
-    async def read(self, known: Shelved | None = None) -> Shelved:
-        """Return what is there now: `known` itself where that is still true."""
+    async def read(self) -> Shelved:
+        """Return what is there now: the same object as the last time where nothing has changed."""
+        known = self._latest
+        self._num_begun += 1
+        number = self._num_begun
         stamp = known.stamp if known is not None else "?"
         told: Any = await self._reach.call(lambda: self._read(keys=self._keys, args=[stamp]))
         if known is not None and told[0] == stamp:
-            return known
-        flat = told[1]
-        return Shelved(told[0], dict(zip(flat[::2], flat[1::2], strict=True)))
+            read = known
+        else:
+            flat = told[1]
+            read = Shelved(told[0], dict(zip(flat[::2], flat[1::2], strict=True)))
+        if self._latest is None or number > self._latest_began:
+            self._latest, self._latest_began = read, number
+        return self._latest
 
     async def write(self, seen: Shelved, changes: Mapping[str, str | None]) -> bool:
         """Put documents, or with None take them away, all at once. False, and no change, where `seen` is outdated."""

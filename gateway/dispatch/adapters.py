@@ -90,7 +90,7 @@ class FleetAdapters:
         """Raises UnavailableError for an adapter of the tenant that only workers have which are away."""
         found = _choose(self._named(self._holders.up(model), tenant_id, model, name))
         if found is None and self._named(self._holders.down(model), tenant_id, model, name):
-            raise no_worker_has(name, self._holders)
+            raise no_worker_has(name, self._holders.next_attempt_in_s())
         return found
 
     async def list_of(self, tenant_id: str, model: str) -> Sequence[Adapter]:
@@ -108,11 +108,11 @@ class FleetAdapters:
         ]
 
 
-def no_worker_has(name: str, holders: Holders) -> UnavailableError:
+def no_worker_has(name: str, retry_after_s: float | None) -> UnavailableError:
     return UnavailableError(
         f"no worker that has adapter {name!r} is connected at the moment",
         reason="NO_WORKER",
-        retry_after_s=holders.next_attempt_in_s(),
+        retry_after_s=retry_after_s,
     )
 
 
