@@ -15,7 +15,7 @@ OPERATOR_HINT = (
     "the admin token comes from --admin-token-file, RADIXGATE_ADMIN_TOKEN, the file of --config, "
     "or what `radixgate serve` left for its user"
 )
-_AWAY_HINT = "is RadixGate running there? `radixgate serve` starts it"
+_AWAY_HINT = "is RadixGate running there? `radixgate serve` starts it; --tls-ca is for one that speaks TLS"
 
 
 @contextmanager
