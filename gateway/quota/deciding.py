@@ -112,6 +112,9 @@ class Decider:
                 return await self._by_store(ask, waits=waits)
             except UnavailableError:
                 self._journal.lost()
+                # It may have been admitted all the same, or told to wait.
+                self._journal.ledger.free(ask.tenant, ask.lease)
+                self._journal.ledger.leave(ask.tenant, ask.lease)
         return self._by_this_gateway(ask, waits=waits)
 
     def leave(self, ask: Ask) -> None:
@@ -158,9 +161,6 @@ class Decider:
         now, ledger = time.monotonic(), self._journal.ledger
         decision = self._alone.admit(ask, now, waits=waits)
         if not isinstance(decision, Admitted):
-            if isinstance(decision, Refused):  # by then Redis may have done what it gave no answer about
-                ledger.free(ask.tenant, ask.lease)
-                ledger.leave(ask.tenant, ask.lease)
             return decision
         charge = _charge(ask, self._journal.clock.second(now))
         ledger.charge(charge.tenant, charge.second, charge.requests, charge.tokens)

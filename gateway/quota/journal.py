@@ -102,6 +102,7 @@ class Journal:
         self._observer = observer
         self._on_freed = on_freed
         self._admissions = RecentAdmissions(_KEPT_S)
+        self._lost: list[Charge] = []  # admissions that Redis has to be told again
         self._batches: deque[_Batch] = deque()
         self._newest = 0
         self._unsent = 0  # settlements in batches that are not acknowledged
@@ -144,12 +145,18 @@ class Journal:
         """Redis has admitted a call, the `number`th of this gateway."""
         lost = self._admissions.record(number, charge, time.monotonic())
         if lost is not None:
-            self._charge_again([lost])
+            self._found_lost([lost])
 
     # --------------------------------------------------------------------------------------------------- its own task
 
     async def run(self) -> None:
         """Write until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._open.set()  # nobody waits for what will not be found out any more
+
+    async def _run(self) -> None:
         while True:
             await self._until_due()
             try:
@@ -159,6 +166,7 @@ class Journal:
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - without it no limit and no usage would be kept any more
                 _log.error("journal failed", error=type(error).__name__, detail=str(error)[:200])
+                self.lost()
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self, timeout_s: float) -> None:
@@ -217,16 +225,18 @@ class Journal:
 
     async def _renew(self) -> None:
         asked_at, mark = time.monotonic(), self._admissions.mark()
-        renewed = await self._store.renew(self._holdings())
+        holdings = self._holdings()
+        self.ledger.held_are_told()
+        renewed = await self._store.renew(holdings)
         self._renew_at = asked_at + self._renew_s
         self.gateways = max(1, renewed.gateways)
         self.clock.learn(renewed.now, asked_at)
-        self._charge_again(self._admissions.lost(renewed.admissions, mark))
+        self._found_lost(self._admissions.lost(renewed.admissions, mark))
         self._back_to(renewed.last)
 
     async def _write(self) -> None:
         """Send all batches that Redis has not got."""
-        if self.ledger:
+        if self.ledger or self._lost:
             self.ledger.forget_before(self.clock.second(time.monotonic()) - WINDOW_S)
             self._newest += 1
             self._unsent += self.ledger.settlements
@@ -234,16 +244,26 @@ class Journal:
         forced = False
         while self._acknowledged < self._newest:
             batch = self._batches[self._acknowledged + 1 - self._batches[0].number]
-            mark = self._admissions.mark()
-            applied = await self._store.apply(batch.number, batch.changes, whatever_was_before=forced)
-            self._charge_again(self._admissions.lost(applied.admissions, mark))
-            if not applied.holds:
-                forced = self._back_to(applied.last)
-                continue
-            forced = False
-            self._acknowledge(batch, applied)
+            applied = await self._send(batch, forced)
+            forced = not applied.holds and self._back_to(applied.last)
+            if applied.holds:
+                self._acknowledge(batch, applied)
         self._forget_batches()
         self._observer.quota_backlog(self._backlog())
+
+    async def _send(self, batch: _Batch, forced: bool) -> Applied:
+        """Send one batch, and with the first that Redis takes what it has lost: it may have been given back since."""
+        mark, lost = self._admissions.mark(), self._lost
+        changes, self._lost = batch.changes.after(lost), []
+        try:
+            applied = await self._store.apply(batch.number, changes, whatever_was_before=forced)
+        except UnavailableError:
+            batch.changes = changes  # it may be in, with all of this
+            raise
+        if not applied.holds:
+            self._lost = [*lost, *self._lost]
+        self._found_lost(self._admissions.lost(applied.admissions, mark))
+        return applied
 
     def _acknowledge(self, batch: _Batch, applied: Applied) -> None:
         if applied.failures:
@@ -274,17 +294,16 @@ class Journal:
                 return
             self._batches.popleft()
 
-    def _charge_again(self, charges: Sequence[Charge]) -> None:
-        for charge in charges:
-            self.ledger.charge(charge.tenant, charge.second, charge.requests, charge.tokens)
+    def _found_lost(self, charges: Sequence[Charge]) -> None:
         if charges:
             _log.warning("redis has lost admissions, which are charged again", admissions=len(charges))
+            self._lost += charges
             self._wake.set()
 
     def _unwritten(self) -> list[Changes]:
         unsent = [batch.changes for batch in self._batches if batch.number > self._acknowledged]
         rest = self.ledger.take()
-        return [each for each in (*unsent, rest) if each.settlements]
+        return [each for each in (*unsent, rest) if each.usage]
 
     def _backlog(self) -> int:
         """Settlements that Redis does not know."""

@@ -1,10 +1,11 @@
 """What Redis has yet to be told, added up: it takes no more room the longer Redis is away."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, fields, replace
 
 from gateway.quota.accounts import Account
+from gateway.quota.admissions import Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,24 @@ class Changes:
 
     requests: Mapping[tuple[str, int], int]
     tokens: Mapping[tuple[str, int], int]
-    held: Mapping[str, Set[str]]  # leases by tenant: run, and the store does not know it
-    freed: Mapping[str, Set[str]]
+    freed: Mapping[str, Set[str]]  # leases by tenant
+    held: Mapping[str, Set[str]]  # run, and the store does not know it
     left: Mapping[str, Set[str]]  # tickets
     usage: Mapping[Use, Counts]
     settlements: int  # how many requests that ended
 
+    def after(self, charges: Iterable[Charge]) -> "Changes":
+        """Return the same, with admissions that are charged before."""
+        requests, tokens = Counter(self.requests), Counter(self.tokens)
+        for charge in charges:
+            requests[charge.tenant, charge.second] += charge.requests
+            tokens[charge.tenant, charge.second] += charge.tokens
+        return replace(self, requests=requests, tokens=tokens)
+
 
 @dataclass(slots=True)
 class Ledger:
-    """Adds changes up until somebody takes them. Invariant: no lease is both held and freed."""
+    """Adds changes up until somebody takes them. A lease that is both freed and held was freed first."""
 
     _requests: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     _tokens: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
@@ -89,6 +98,10 @@ class Ledger:
     def hold(self, tenant: str, lease: str) -> None:
         """A request runs that was admitted without the store."""
         self._held[tenant].add(lease)
+
+    def held_are_told(self) -> None:
+        """All that run are told to the store now in another way: it may know each of them."""
+        self._held.clear()
 
     def free(self, tenant: str, lease: str) -> None:
         if lease in self._held[tenant]:
@@ -117,8 +130,8 @@ class Ledger:
         changes = Changes(
             {key: amount for key, amount in self._requests.items() if amount},
             {key: amount for key, amount in self._tokens.items() if amount},
-            {tenant: leases for tenant, leases in self._held.items() if leases},
             {tenant: leases for tenant, leases in self._freed.items() if leases},
+            {tenant: leases for tenant, leases in self._held.items() if leases},
             {tenant: tickets for tenant, tickets in self._left.items() if tickets},
             self._usage,
             self.settlements,

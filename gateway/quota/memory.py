@@ -11,8 +11,8 @@ _LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 60.0
 
 
 class Refusals:
-    """Of limits that nothing but time can open. A refusal holds for the tenant as it was made, not for another under its
-    id, and for the value of the limit that it was made by.
+    """Of limits that nothing but time can open. A refusal holds for the tenant that it was made for, not for another
+    under its id, and for the value of the limit that it was made by.
     """
 
     def __init__(self) -> None:

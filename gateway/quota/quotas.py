@@ -70,13 +70,13 @@ class TenantQuotas:
             asyncio.create_task(self._sweep(), name="quota sweep"),
         ]
 
-    async def stop(self) -> None:
-        """Write what has been settled. Takes seconds at the most, also without Redis."""
+    async def stop(self, timeout_s: float = _LAST_WRITES_S) -> None:
+        """Write what has been settled, for no longer than `timeout_s`."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._journal.close(_LAST_WRITES_S)
+        await self._journal.close(timeout_s)
 
     # --------------------------------------------------------------------------------------------------------- the port
 

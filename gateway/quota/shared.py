@@ -107,10 +107,10 @@ class SharedLimits:
             told.append(["shift", named[keys.requests(tenant)], second, amount])
         for (tenant, second), amount in changes.tokens.items():
             told.append(["shift", named[keys.tokens(tenant)], second, amount])
-        for tenant, leases in changes.held.items():
-            told.append(["hold", named[keys.running(tenant)], sorted(leases), self._lease_us])
         for tenant, leases in changes.freed.items():
             told.append(["free", named[keys.running(tenant)], sorted(leases)])
+        for tenant, leases in changes.held.items():
+            told.append(["hold", named[keys.running(tenant)], sorted(leases), self._lease_us])
         for tenant, tickets in changes.left.items():
             told.append(["free", named[keys.line(tenant)], sorted(tickets)])
             told.append(["free", named[keys.tickets(tenant)], sorted(tickets)])

@@ -36,6 +36,15 @@ def test_a_lease_that_the_store_never_knew_of_is_not_freed() -> None:
     assert ledger.take().freed == {"acme": {"b"}}
 
 
+def test_a_lease_that_was_told_otherwise_is_freed() -> None:
+    ledger = Ledger()
+    ledger.hold("acme", "a")
+    ledger.held_are_told()
+    ledger.free("acme", "a")
+    changes = ledger.take()
+    assert (changes.held, changes.freed) == ({}, {"acme": {"a"}})
+
+
 def test_it_grows_with_what_there_is_and_not_with_time() -> None:
     ledger = Ledger()
     for i in range(10_000):

@@ -1,0 +1,340 @@
+"""Settlements reach Redis exactly once, whatever happens on the way."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import structlog
+from redis.asyncio import Redis
+
+from gateway.config import QuotaConfig, RedisConfig
+from gateway.errors import QuotaExceededError, UnavailableError
+from gateway.identity.callers import Caller
+from gateway.identity.reach import StoreReach, unavailable
+from gateway.identity.redis_store import connect
+from gateway.identity.stores import Tenant
+from gateway.observer import NullObserver
+from gateway.policy import Terms
+from gateway.quota import keys
+from gateway.quota.accounts import Account, Demand
+from gateway.quota.costs import TokenCosts
+from gateway.quota.deciding import Alone, Decider, NothingGoes, OwnPart, holdings_of
+from gateway.quota.journal import Journal
+from gateway.quota.ledger import Changes
+from gateway.quota.lines import Lines
+from gateway.quota.local import LocalLimits
+from gateway.quota.quotas import TenantQuotas
+from gateway.quota.shared import Applied, Holdings, Renewed, SharedLimits
+from tests.integration.quota_support import QuotaState, eventually, quota_state
+
+LIMITS = Terms(
+    requests_per_minute=10_000, tokens_per_minute=1_000_000, max_concurrent_requests=1_000, max_queued_requests=10
+)
+
+
+def caller(terms: Terms = LIMITS, tenant: str = "acme") -> Caller:
+    return Caller(Tenant(tenant, "", 1000.0, 1), terms, "key 1", 0.0)
+
+
+class FaultyStore:
+    """A store whose calls fail as a test wants it: before they are made, or after, when only the answer is lost."""
+
+    def __init__(self, inner: SharedLimits) -> None:
+        self._inner = inner
+        self.chance = random.Random(0)
+        self.fails_before = 0.0
+        self.fails_after = 0.0
+        self.away = False
+        self.failures = 0
+
+    async def apply(self, number: int, changes: Changes, *, whatever_was_before: bool) -> Applied:
+        self._fail(self.fails_before)
+        applied = await self._inner.apply(number, changes, whatever_was_before=whatever_was_before)
+        self._fail(self.fails_after)
+        return applied
+
+    async def renew(self, holdings: Sequence[Holdings]) -> Renewed:
+        self._fail(0)
+        return await self._inner.renew(holdings)
+
+    async def sign_off(self) -> None:
+        self._fail(0)
+        await self._inner.sign_off()
+
+    async def admit(self, ask: Any, *, waits: bool) -> Any:
+        self._fail(self.fails_before)
+        decision = await self._inner.admit(ask, waits=waits)
+        self._fail(self.fails_after)
+        return decision
+
+    def _fail(self, share: float) -> None:
+        if self.away or self.chance.random() < share:
+            self.failures += 1
+            raise unavailable()
+
+
+class Gateway:
+    """The quotas of one gateway."""
+
+    def __init__(self, client: Redis, name: str, lease_s: float = 15.0, alone: Alone | None = None) -> None:
+        self.local = LocalLimits()
+        reach = StoreReach(client, 2.0, NullObserver())
+        self.store = FaultyStore(SharedLimits(client, reach, name, lease_s, 400))
+        lines = Lines(5.0)
+        self.journal = Journal(self.store, lambda: holdings_of(self.local), lease_s, NullObserver(), lines.wake)
+        alone = alone or OwnPart(self.local, lambda: self.journal.gateways)
+        decider = Decider(self.store, self.local, self.journal, alone)
+        costs = TokenCosts.of(QuotaConfig())
+        self.quotas = TenantQuotas(decider, self.journal, lines, self.local, costs, name, NullObserver())
+        self.requests = self.tokens = 0
+
+    async def serve(self, who: Caller, new_tokens: int = 5) -> None:
+        """One request with a prompt of 10 tokens."""
+        account = Account("model", "")
+        async with self.quotas.admit(who, Demand("Generate", 10 + 2 * new_tokens), account):
+            await asyncio.sleep(0)
+            account.admitted, account.prompt_tokens, account.completion_tokens = True, 10, new_tokens
+        self.requests += 1
+        self.tokens += 10 + new_tokens
+
+
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[Redis]:
+    made = connect(RedisConfig(url=redis_url))
+    yield made
+    await made.aclose()
+
+
+@contextlib.asynccontextmanager
+async def running(gateway: Gateway) -> AsyncIterator[Gateway]:
+    gateway.quotas.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.quotas.stop()
+
+
+async def usage(client: Redis, tenant: str = "acme") -> tuple[int, int]:
+    """Return requests, and tokens of prompts and completions."""
+    totals = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    days: Any = await client.smembers(keys.usage_days(tenant))
+    for day in days:
+        for field, amount in (await client.hgetall(keys.usage(tenant, day))).items():
+            for name in totals:
+                if f'"{name}"' in field:
+                    totals[name] += int(amount)
+    return totals["requests"], totals["prompt_tokens"] + totals["completion_tokens"]
+
+
+async def all_written(client: Redis, gateway: Gateway) -> None:
+    async def is_so() -> bool:
+        return await usage(client) == (gateway.requests, gateway.tokens) and gateway.journal.current
+
+    try:
+        await eventually(is_so)
+    except TimeoutError:
+        assert await usage(client) == (gateway.requests, gateway.tokens)
+        raise
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_calls_that_fail_before_or_after_count_once(client: Redis, seed: int) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        gateway.store.chance = random.Random(seed)
+        gateway.store.fails_before = gateway.store.fails_after = 0.3
+        async with asyncio.timeout(30):
+            while gateway.store.failures < 12:
+                await asyncio.gather(*(gateway.serve(caller(), i) for i in range(3)))
+                await asyncio.sleep(0.005)
+        gateway.store.fails_before = gateway.store.fails_after = 0
+        await all_written(client, gateway)
+        state = await quota_state(client)
+        assert (state.running, state.waiting) == (0, 0)
+        # What Redis admitted without saying so stays charged for its minute; nothing is missing.
+        assert state.tokens >= gateway.tokens
+        assert state.requests >= gateway.requests
+
+
+async def test_what_was_admitted_without_redis_is_written_to_its_windows_later(client: Redis) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        await gateway.serve(caller())
+        gateway.store.away = True
+        for _ in range(20):
+            await gateway.serve(caller())
+        assert await usage(client) != (gateway.requests, gateway.tokens)
+        gateway.store.away = False
+        await all_written(client, gateway)
+        assert await quota_state(client) == QuotaState(21, gateway.tokens, 0, 0)
+
+
+async def test_requests_that_run_over_an_outage_hold_their_places_again(client: Redis) -> None:
+    who = caller(Terms(max_concurrent_requests=2))
+    async with running(Gateway(client, "one")) as gateway:
+        async with gateway.quotas.admit(who, Demand("Generate"), Account()):
+            gateway.store.away = True
+            async with gateway.quotas.admit(who, Demand("Generate"), Account()):  # without Redis
+                gateway.store.away = False
+                await client.flushall()
+
+                async def both_are_there() -> bool:
+                    return (await quota_state(client)).running == 2 and gateway.journal.current
+
+                await eventually(both_are_there)
+                async with running(Gateway(client, "two")) as other:
+                    with pytest.raises(QuotaExceededError, match="max_concurrent_requests is 2"):
+                        await other.serve(who)
+        await eventually(lambda: _runs(client, 0))
+
+
+async def _runs(client: Redis, count: int) -> bool:
+    return (await quota_state(client)).running == count
+
+
+async def snapshot(redis_url: str) -> dict[bytes, bytes]:
+    async with Redis.from_url(redis_url) as raw:
+        found: Any = [(key, await raw.dump(key)) for key in await raw.keys("*")]
+        return dict(found)
+
+
+async def put_back(client: Redis, kept: dict[bytes, bytes]) -> None:
+    async with client.pipeline(transaction=True) as pipeline:
+        pipeline.flushall()
+        for key, value in kept.items():
+            pipeline.restore(key, 0, value)
+        await pipeline.execute()
+
+
+async def test_a_redis_that_comes_back_without_its_last_moments_is_told_them_again(
+    client: Redis, redis_url: str
+) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        for _ in range(5):
+            await gateway.serve(caller())
+        await all_written(client, gateway)
+        kept = await snapshot(redis_url)
+        for i in range(30):
+            await gateway.serve(caller(), i)
+            await asyncio.sleep(0.003)
+        await all_written(client, gateway)
+        assert await quota_state(client) == QuotaState(35, gateway.tokens, 0, 0)
+        await put_back(client, kept)
+        assert (await quota_state(client)).requests == 5
+        await gateway.serve(caller())  # nothing fails: that something is missing shows in the answers
+        await all_written(client, gateway)
+        await eventually(lambda: _charged(client, QuotaState(36, gateway.tokens, 0, 0)))
+
+
+async def _charged(client: Redis, state: QuotaState) -> bool:
+    return await quota_state(client) == state
+
+
+async def test_a_redis_that_has_forgotten_everything_does_not_stop_the_journal(client: Redis) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        gateway.journal._newest = gateway.journal._acknowledged = 50  # long ago, and no longer kept
+        await client.hset(keys.gateway("one"), "batch", "50")
+        await gateway.serve(caller())
+        await all_written(client, gateway)
+        await client.flushall()
+        await gateway.serve(caller())
+        await all_written(client, gateway)
+
+
+async def test_a_key_that_somebody_has_spoilt_holds_up_no_other(client: Redis) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        await gateway.serve(caller(Terms(), "spoilt"))
+
+        async def is_written() -> bool:
+            return await usage(client, "spoilt") == (1, 15)
+
+        await eventually(is_written)
+        days: Any = await client.smembers(keys.usage_days("spoilt"))
+        (day,) = days
+        await client.set(keys.usage("spoilt", day), "no hash")
+        gateway.requests = gateway.tokens = 0
+        with structlog.testing.capture_logs() as logs:
+            who = caller()
+            account = Account("model", "")
+            async with gateway.quotas.admit(caller(Terms(), "spoilt"), Demand("Generate"), account):
+                account.admitted = True
+            await gateway.serve(who)
+            await all_written(client, gateway)
+        assert "redis refused changes of quotas or usage" in [log["event"] for log in logs]
+
+
+async def test_what_was_settled_is_written_before_the_end(client: Redis) -> None:
+    gateway = Gateway(client, "one")
+    async with running(gateway):
+        for _ in range(20):
+            await gateway.serve(caller())
+    assert await usage(client) == (20, 300)
+    assert await client.zcard(keys.GATEWAYS) == 0
+
+
+async def test_what_cannot_be_written_before_the_end_is_logged(client: Redis) -> None:
+    gateway = Gateway(client, "one")
+    gateway.quotas.start()
+    await gateway.serve(caller())
+    await all_written(client, gateway)
+    gateway.store.away = True
+    await gateway.serve(caller())
+    with structlog.testing.capture_logs() as logs:
+        await gateway.quotas.stop(0.3)
+    (lost,) = [log for log in logs if log["log_level"] == "error"]
+    assert (lost["requests"], lost["prompt_tokens"], lost["completion_tokens"]) == (1, 10, 5)
+    assert lost["by_tenant"] == {"acme": 15}
+
+
+async def test_what_a_gateway_held_that_was_killed_comes_back(client: Redis) -> None:
+    who = caller(Terms(max_concurrent_requests=1))
+    dead = Gateway(client, "dead", lease_s=1.0)
+    dead.quotas.start()
+    permit = dead.quotas.admit(who, Demand("Generate"), Account())
+    await permit.__aenter__()
+    await asyncio.sleep(1.5)  # it renews its lease for as long as it lives
+    async with running(Gateway(client, "living", lease_s=1.0)) as living:
+        with pytest.raises(QuotaExceededError, match="max_concurrent_requests is 1"):
+            await living.serve(who)
+        for task in dead.quotas._tasks:  # killed: it neither renews nor settles
+            task.cancel()
+
+        async def is_free() -> bool:
+            try:
+                await living.serve(who)
+            except QuotaExceededError:
+                return False
+            return True
+
+        await eventually(is_free, 4)
+
+
+async def test_a_caller_that_is_gone_before_redis_answers_holds_nothing(client: Redis) -> None:
+    async with running(Gateway(client, "one")) as gateway:
+        for i in range(50):
+            call = asyncio.ensure_future(gateway.serve(caller()))
+            for _ in range(i % 10):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        await all_written(client, gateway)
+
+        async def nothing_is_held() -> bool:
+            state = await quota_state(client)
+            return (state.running, state.tokens) == (0, gateway.tokens)
+
+        await eventually(nothing_is_held)
+
+
+async def test_without_redis_and_with_the_policy_to_refuse_only_limited_tenants_are_refused(client: Redis) -> None:
+    gateway = Gateway(client, "one", alone=NothingGoes())
+    async with running(gateway):
+        gateway.store.away = True
+        with pytest.raises(UnavailableError) as refused:
+            await gateway.serve(caller())
+        assert refused.value.retry_after_s is not None
+        await gateway.serve(caller(Terms()))
+        gateway.store.away = False
+        await all_written(client, gateway)
+        await gateway.serve(caller())
