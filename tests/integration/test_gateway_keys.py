@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 import redis
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
 
 from gateway.identity.idempotency import KEPT_S
 from radixgate.v1 import admin_pb2, inference_pb2, worker_pb2
@@ -138,6 +138,35 @@ async def test_a_model_or_adapter_that_a_key_may_not_use_does_not_exist_for_it(
     assert await names_offered(stack, "elsewhere") == {}
     assert await names_offered(stack, "narrow") == {"tiny": ["mine"]}
     assert await names_offered(stack, "acme") == {"tiny": ["mine", "other"]}
+
+
+async def test_a_model_or_adapter_that_a_tenant_may_not_use_does_not_exist_for_it(
+    stacks: list[Stack], worker: FakeWorker
+) -> None:
+    worker.tell_adapters(*(worker_pb2.Adapter(name=name, revision=name * 8) for name in ("mine", "other")))
+    one, two = stacks
+    for stack in stacks:
+        await adapter_is_there(stack, "acme", "mine")
+    await allow(one, adapters=["mine"])
+    forbidden, unknown = [await two.refused(adapter=name, **FOUR) for name in ("other", "other2")]
+    assert forbidden.code is NOT_FOUND
+    assert forbidden.message.replace("other", "other2") == unknown.message
+    assert (await two.generate(adapter="mine", **FOUR)).token_ids
+    assert await names_offered(two, "acme") == {"tiny": ["mine"]}
+    await allow(one, models=["another-model"])
+    assert (await two.refused(model="tiny", **FOUR)).code is NOT_FOUND
+    assert (await two.refused(**FOUR)).reason == "NO_WORKER"  # none of those that it may use is there
+    assert await names_offered(two, "acme") == {}
+    await allow(one)
+    assert await names_offered(two, "acme") == {"tiny": ["mine", "other"]}
+
+
+async def allow(stack: Stack, **names: Any) -> None:
+    request = admin_pb2.UpdateTenantRequest(
+        tenant=admin_pb2.Tenant(tenant_id="acme", policy=admin_pb2.TenantPolicy(**names)),
+        update_mask=field_mask_pb2.FieldMask(paths=["policy"]),
+    )
+    await stack.admin.UpdateTenant(request, metadata=ADMIN)
 
 
 async def adapter_is_there(stack: Stack, tenant_id: str, adapter: str) -> None:

@@ -244,37 +244,51 @@ async def restartable(tmp_path: Path) -> AsyncIterator[RestartableRedis]:
     server.kill()
 
 
-async def test_redis_away_is_unavailable_and_comes_back_by_itself(
+async def test_without_redis_known_tenants_are_served_and_nobody_else_until_it_is_back(
     worker: FakeWorker, restartable: RestartableRedis
 ) -> None:
-    async with gateway(restartable.url, [worker]) as stack:
+    async with gateway(restartable.url, [worker], tenants=["acme", "quiet"]) as stack:
         before = await stack.generate(**FOUR)
         for _ in range(2):
             worker.hold()
             running = stack.call(**MANY)
             await worker.until(lambda: worker.num_running == 1)
+            stack.keys["quiet"] = await stack.add_key("quiet")  # which this gateway has not seen in use
             restartable.kill()
-            for refusal in (await stack.refused(**FOUR), await admin_refused(stack)):
+            for refusal in (await stack.refused("quiet", **FOUR), await admin_refused(stack)):
                 assert (refusal.code, refusal.reason) == (UNAVAILABLE, "IDENTITY_STORE_UNAVAILABLE")
                 assert "cannot be reached" in refusal.message
             # A stream that was admitted needs Redis no more.
             worker.go()
             assert len((await drained(running)).token_ids) == 400
+            for _ in range(3):  # with the same key and the same namespace
+                again = await stack.generate(**FOUR)
+                assert again.token_ids == before.token_ids
+                assert again.usage.cached.device == len(IDS) - 1
             restartable.start()
-            await until(restartable.answers)
-            # The very next call is served, with the same key and the same namespace.
-            again = await stack.generate(**FOUR)
-            assert again.token_ids == before.token_ids
-            assert again.usage.cached.device == len(IDS) - 1
+            assert (await served_again(stack, "quiet")).token_ids == before.token_ids
+            assert (await stack.generate(**FOUR)).usage.cached.device == len(IDS) - 1
 
 
 async def test_a_redis_that_hangs_is_given_up_on_in_time(worker: FakeWorker, restartable: RestartableRedis) -> None:
-    async with gateway(restartable.url, [worker]) as stack:
+    async with gateway(restartable.url, [worker], tenants=["acme", "quiet"]) as stack:
+        await stack.generate(**FOUR)
         restartable.pause()
-        refusals = await asyncio.wait_for(asyncio.gather(*(stack.refused(**FOUR) for _ in range(20))), 10)
-        assert {refusal.code for refusal in refusals} == {UNAVAILABLE}
+        calls = [stack.generate(**FOUR) for _ in range(20)]
+        refusals = [stack.refused("quiet", **FOUR) for _ in range(20)]
+        async with asyncio.timeout(10):
+            assert {tuple(each.token_ids) for each in await asyncio.gather(*calls)} == {tuple(completion(IDS, 4))}
+            assert {each.code for each in await asyncio.gather(*refusals)} == {UNAVAILABLE}
         restartable.resume()
-        assert (await stack.generate(**FOUR)).token_ids == completion(IDS, 4)
+        assert (await served_again(stack, "quiet")).token_ids == completion(IDS, 4)
+
+
+async def served_again(stack: Stack, tenant_id: str) -> Completion:
+    """Wait until a tenant is served that the gateway does not know by itself."""
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                return await stack.generate(tenant_id, **FOUR)
 
 
 async def drained(call: GenerateCall) -> Completion:
