@@ -90,6 +90,8 @@ def command(as_json: bool, strict: bool, **options: Any) -> None:
                 findings = run_checks(checks, reporter)
     except (Refused, Unreachable, TooFewTokensError) as error:
         raise UntoldError(str(error)) from error
+    except KeyboardInterrupt as error:
+        raise UntoldError("interrupted; what was made has been removed") from error
     except click.UsageError:
         raise
     except click.ClickException as error:
