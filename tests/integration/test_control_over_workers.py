@@ -19,12 +19,14 @@ from tests.fakes.gateway_stack import ADMIN_TOKEN, Completion, Refusal, Stack, b
 from tests.fakes.tiny_llama import tiny_llama
 from tests.fakes.tiny_tokenizer import CONTROL_TOKENS, tiny_tokenizer
 from tests.fakes.worker_stack import PATIENCE_S, idle, running_worker
+from tests.tools import REPOSITORY
 from worker.app import WorkerApp
 from worker.config import CacheConfig, EngineConfig, ModelConfig, StorageConfig, WorkerConfig
 from worker.model.loading import LoadedModel, load_model
 from worker.model.progress import SilentProgress
 
 ADMIN = bearer(ADMIN_TOKEN)
+ADAPTERS = REPOSITORY / "examples" / "adapters"
 DICE = random.Random(11)
 
 
@@ -251,6 +253,36 @@ async def test_weights_go_from_a_canary_to_all_traffic_and_back(
         assert refused.reason == "ADAPTER_NOT_FOUND"
         assert await on_workers(running) == []
         await running.idle()
+
+
+@pytest.mark.model
+async def test_trained_adapters_are_registered_as_a_canary_and_rolled_back(
+    redis_url: str, fp32_model: LoadedModel
+) -> None:
+    config = WorkerConfig(
+        listen="127.0.0.1:0", metrics_listen="127.0.0.1:0", cache=CacheConfig(num_slots=2048),
+        engine=EngineConfig(check=True),
+    )  # fmt: skip
+    chat = {"messages": [{"role": "user", "content": "What is a bicycle?"}]}
+    async with running_worker(config, fp32_model) as (app, where), gateway(redis_url, [where.grpc]) as stack:
+        await stack.ready()
+        running = Deployment(stack, [app], [where.grpc])
+
+        async def answers() -> set[str]:
+            sampling = {"max_new_tokens": 12, "temperature": 0}
+            scopes = [stack.generate(adapter="poet", scope=f"s{i}", chat=chat, sampling=sampling) for i in range(6)]
+            return {each.text for each in await asyncio.gather(*scopes)}
+
+        await register(running, str(ADAPTERS / "pirate"))
+        of_pirate = await answers()
+        assert len(of_pirate) == 1
+        canary = await register(running, str(ADAPTERS / "tagger"), 50)
+        assert len({each.revision for each in canary.revisions}) == 2
+        both = await answers()
+        assert (len(both), of_pirate < both) == (2, True)
+        await stack.admin.RollBackAdapter(admin_pb2.RollBackAdapterRequest(name="poet"), metadata=ADMIN, timeout=30)
+        assert await answers() == of_pirate
+        await idle(app)
 
 
 async def test_weights_that_are_no_adapter_are_refused_as_the_worker_does(

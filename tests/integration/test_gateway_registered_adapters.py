@@ -10,6 +10,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from cli.embedded_redis import EmbeddedRedis
 from radixgate.v1 import admin_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.gateway_stack import ADMIN_TOKEN, FOUR, MANY, Refusal, Stack, bearer, gateway, until
@@ -396,6 +397,19 @@ async def test_a_registered_adapter_that_no_connected_worker_has_is_unavailable(
     await until_refused(stack, grpc.StatusCode.UNAVAILABLE, adapter="poet")
     refused = await stack.refused(adapter="poet", **FOUR)
     assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_WORKER")
+
+
+async def test_without_redis_what_is_registered_goes_on(workers: list[FakeWorker]) -> None:
+    with EmbeddedRedis.start() as redis:
+        async with gateway(redis.url, workers) as stack:
+            await register(stack, OLD)
+            await register(stack, NEW, 40)
+            before = await given_revisions(stack, workers, 30)
+            await asyncio.to_thread(redis.stop)
+            assert await given_revisions(stack, workers, 30) == before
+            for call in (register(stack, NEXT), split(stack, NEW, 100), unregister(stack), registered(stack)):
+                assert (await refusal(call)).code is grpc.StatusCode.UNAVAILABLE
+            assert await given_revisions(stack, workers, 30) == before
 
 
 # --------------------------------------------------------------------------------------------------- several gateways
