@@ -78,7 +78,7 @@ class Config:
 
 def config_from(tree: Mapping[str, Any]) -> Config:
     """Return the validated configuration; raises ConfigError naming every fault at once."""
-    config = validated(Config, _with_policies(_with_adapter_sections(tree)))
+    config = _validated(_with_adapter_sections(tree))
     if config.gateway.redis.url is not None and not is_redis_url(config.gateway.redis.url):
         raise ConfigError([Fault("gateway.redis.url", PREDICATES["is_redis_url"])])
     _check_admin_tokens(config.gateway)
@@ -111,14 +111,29 @@ def _with_adapter_sections(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tree, "worker": {**worker, "lora": {**lora, "adapters": sections}}}
 
 
-def _with_policies(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `tree` with what the policy file says, if one is named, as its policies."""
+def _validated(tree: Mapping[str, Any]) -> Config:
+    """Return the configuration, with what the policy file says, if one is named, as its policies."""
     if not is_set(tree, _POLICY_FILE) or not isinstance(file := tree["gateway"]["policy_file"], str):
-        return tree
+        return validated(Config, tree)
     if is_set(tree, _POLICIES):
         raise ConfigError([Fault("gateway.policies", "is set, and gateway.policy_file as well; keep one of them")])
     read = _read_file(Path(file).expanduser())
-    return {**tree, "gateway": {**tree["gateway"], "policies": read}}
+    # Without the file's name: whoever reads the result again finds its content in it.
+    whole = {**tree, "gateway": {**tree["gateway"], "policies": read, "policy_file": None}}
+    try:
+        return validated(Config, whole)
+    except ConfigError as error:
+        raise ConfigError([_in_file(fault, file) for fault in error.faults]) from error
+
+
+def _in_file(fault: Fault, file: str) -> Fault:
+    """Return the fault as one of the policy file, if it is in there."""
+    section = ".".join(_POLICIES)
+    if not fault.path.startswith(section):
+        return fault
+    inside = fault.path.removeprefix(section).removeprefix(".")
+    # Suggestions name the path that the setting has in the configuration.
+    return Fault(f"{file}: {inside}" if inside else file, fault.message.replace(f"{section}.", ""))
 
 
 def with_redis(config: Config, url: str) -> Config:

@@ -24,6 +24,7 @@ PREDICATES = {
     "is_key_material": "must be 16 to 64 bytes long",
     "is_redis_url": "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH",
     "is_storage_url": "must read file:///FOLDER, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER or memory://",
+    "is_tenant_id": "a tenant's id is 1 to 64 characters out of lower-case letters, digits, - and _",
     "isfinite": "must be a finite number",
 }
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from annotated_types import Interval, Len, Predicate
 
-from gateway.policy import TenantPolicy
+from gateway.policy import TenantPolicy, is_tenant_id
 
 
 def is_address(value: str) -> bool:
@@ -190,7 +190,7 @@ class PolicyConfig:
     """Policies by configuration. What the admin API sets for a tenant is stronger."""
 
     default: TenantPolicy = field(default_factory=TenantPolicy)
-    tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    tenants: Mapping[Annotated[str, Predicate(is_tenant_id)], TenantPolicy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

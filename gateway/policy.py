@@ -3,15 +3,23 @@
 Values with bounds; knows neither where they are kept nor who enforces them.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Interval
 
+_TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
+
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 Count = Annotated[int, Interval(ge=1, le=10**15)]
+
+
+def is_tenant_id(value: str) -> bool:
+    """Whether a tenant may have this id."""
+    return _TENANT_ID.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
