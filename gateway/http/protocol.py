@@ -53,7 +53,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # to be told of everything that a client does not take
+        # To be told of everything that a client does not take. Not 0: by TLS nothing at all would count as too much.
+        transport.set_write_buffer_limits(high=1, low=0)
         if certificate := _certificate(transport):
             self.app_state = {CERTIFICATE: certificate}
         if len(self.connections) > self._bounds.max_connections:
