@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from radixgate.v1 import inference_pb2, worker_pb2
-from tests.fakes.model import VOCAB_SIZE, FakeModel, Pace, PacedModel
+from tests.fakes.model import VOCAB_SIZE, FakeModel, Pace, PacedModel, write_fake_adapter
 from tests.fakes.worker_stack import PATIENCE_S, Gateway, idle, running_worker
 from worker.app import WorkerApp
 from worker.config import CacheConfig, EngineConfig, StorageConfig, WorkerConfig
@@ -173,6 +173,25 @@ async def test_a_purge_reaches_host_and_storage(scheme: str, tmp_path: Path, req
         contents = await operator.contents()
         tenants = {each.tenant: (each.device_tokens, each.host_tokens) for each in contents.tenants}
         assert tenants == {"": (160, 160), "globex": (103, 103)}
+        await idle(app)
+
+
+async def test_a_public_prefix_is_one_for_each_adapter_and_goes_with_it(tmp_path: Path) -> None:
+    async with worker() as (app, operator):
+        request = worker_pb2.LoadAdapterRequest(name="poet", path=write_fake_adapter(tmp_path, "r1"))
+        await operator.stub.LoadAdapter(request, timeout=20)
+        adapted = {"adapter": "poet", "adapter_revision": "r1"}
+        hits = []
+        for number, (tenant, adapter) in enumerate([("acme", {}), ("acme", adapted), ("globex", adapted)]):
+            hits.append(await operator.generate(number, tenant, [1, 2, 3], public=SYSTEM_PROMPT[:300], **adapter))
+        assert hits == [0, 0, 300]
+        assert operator.tokens(2) == continuation([*SYSTEM_PROMPT[:300], 1, 2, 3], 4, VOCAB_SIZE, "r1")
+        freed = await operator.drop(PUBLIC, adapter_revision="r1")
+        assert freed.device_tokens == 300
+        assert await operator.generate(3, "globex", [1, 2, 3], public=SYSTEM_PROMPT[:300], **adapted) == 0
+        assert await operator.generate(4, "globex", [1, 2, 3], public=SYSTEM_PROMPT[:300]) == 300
+        await operator.stub.UnloadAdapter(worker_pb2.UnloadAdapterRequest(name="poet"), timeout=20)
+        assert shares(await operator.contents()) == {"": (300, 1), "acme": (6, 1), "globex": (6, 1)}
         await idle(app)
 
 
