@@ -192,7 +192,7 @@ class GatewayMetrics:
         self._signing_key_fetches.labels(reason).inc()
 
     def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
-        self._quota_decisions.labels(self._labels.of_tenant(tenant), outcome, limit, by).inc()
+        self._quota_decisions.labels(self._labels.observe_tenant(tenant, 1), outcome, limit, by).inc()
 
     def quota_waiting(self, calls: int) -> None:
         self._quota_waiting.set(calls)

@@ -48,3 +48,15 @@ def test_certificates_and_signing_keys_are_told(observer: GatewayObserver) -> No
         observer.certificate_loaded(1.9e9)
         observer.signing_keys_failed("unreachable")
         observer.signing_keys_loaded(2)
+
+
+def test_quotas_are_told(observer: GatewayObserver) -> None:
+    for i in range(300):
+        observer.quota_decided(f"tenant-{i}", "admitted", "", "shared")
+        observer.quota_decided(f"tenant-{i}", "refused", "requests_per_minute", "memory")
+        observer.quota_decided(f"tenant-{i}", "queued", "max_concurrent_requests", "local")
+    for current in (False, True):
+        observer.quota_store_current(current)
+    observer.quota_waiting(3)
+    observer.quota_waited(0.5)
+    observer.quota_backlog(7)

@@ -16,34 +16,36 @@ from gateway.observer import NullObserver
 from gateway.policy import Terms
 from gateway.quota.accounts import Account, Demand, Quotas
 from gateway.quota.opening import open_quotas
-from gateway.quota.unlimited import Unlimited
 
 FREE = Terms()
 WIDE = Terms(requests_per_minute=10**6, tokens_per_minute=10**9, max_concurrent_requests=10**4, max_queued_requests=10)
 
 
 @contextlib.asynccontextmanager
-async def tenant_quotas(redis_url: str) -> AsyncIterator[Quotas]:
+async def quotas_over(redis_url: str, config: QuotaConfig) -> AsyncIterator[Quotas]:
     client = connect(RedisConfig(url=redis_url))
-    quotas = open_quotas(client, StoreReach(client, 2.0, NullObserver()), QuotaConfig(), NullObserver())
-    quotas.start()
-    yield quotas
-    await quotas.stop()
+    made = open_quotas(client, StoreReach(client, 2.0, NullObserver()), config, NullObserver())
+    made.start()
+    yield made
+    await made.stop(0.1)
     await client.aclose()
 
 
 @pytest.fixture
 async def limited(redis_url: str) -> AsyncIterator[Quotas]:
-    async with tenant_quotas(redis_url) as made:
+    async with quotas_over(redis_url, QuotaConfig()) as made:
         yield made
 
 
-@pytest.fixture(params=["unlimited", "tenants'"])
-def quotas(request: pytest.FixtureRequest) -> Quotas:
-    if request.param == "unlimited":
-        return Unlimited()
-    made: Quotas = request.getfixturevalue("limited")
-    return made
+@pytest.fixture(params=["redis", "local", "allow"])
+async def quotas(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Quotas]:
+    """With Redis, and in the two ways in which calls go on without."""
+    if request.param == "redis":
+        async with quotas_over(redis_url, QuotaConfig()) as made:
+            yield made
+    else:
+        async with quotas_over("redis://127.0.0.1:1", QuotaConfig(store_away=request.param)) as made:
+            yield made
 
 
 def caller(terms: Terms) -> Caller:

@@ -27,6 +27,7 @@ from gateway.quota.ledger import Changes
 from gateway.quota.lines import Lines
 from gateway.quota.local import LocalLimits
 from gateway.quota.quotas import TenantQuotas
+from gateway.quota.scripts import SERVER_CLOCK
 from gateway.quota.shared import Applied, Holdings, Renewed, SharedLimits
 from tests.integration.quota_support import QuotaState, eventually, quota_state
 
@@ -79,10 +80,17 @@ class FaultyStore:
 class Gateway:
     """The quotas of one gateway."""
 
-    def __init__(self, client: Redis, name: str, lease_s: float = 15.0, alone: Alone | None = None) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        name: str,
+        lease_s: float = 15.0,
+        alone: Alone | None = None,
+        clock: str = SERVER_CLOCK,
+    ) -> None:
         self.local = LocalLimits()
         reach = StoreReach(client, 2.0, NullObserver())
-        self.store = FaultyStore(SharedLimits(client, reach, name, lease_s, 400))
+        self.store = FaultyStore(SharedLimits(client, reach, name, lease_s, 400, clock))
         lines = Lines(5.0)
         self.journal = Journal(self.store, lambda: holdings_of(self.local), lease_s, NullObserver(), lines.wake)
         alone = alone or OwnPart(self.local, lambda: self.journal.gateways)
@@ -338,3 +346,62 @@ async def test_without_redis_and_with_the_policy_to_refuse_only_limited_tenants_
         gateway.store.away = False
         await all_written(client, gateway)
         await gateway.serve(caller())
+
+
+TEST_CLOCK = "local now = tonumber(redis.call('GET', '{radixgate}:test-clock'))\n"
+
+
+class Minutes:
+    """Calls at several gateways over minutes of a made-up clock, and what each has charged."""
+
+    def __init__(self, gateways: Sequence[Gateway], limit: int, seed: int) -> None:
+        self.now = 1_800_000_000.0
+        self.charged: list[tuple[float, int]] = []
+        self.refused = 0
+        self._gateways = gateways
+        self._limit = limit
+        self._chance = random.Random(seed)
+        self._who = caller(Terms(tokens_per_minute=limit))
+
+    async def call(self, i: int) -> None:
+        gateway, chance = self._gateways[i % len(self._gateways)], self._chance
+        wanted, account = chance.randint(1, self._limit // 4), Account("model", "")
+        try:
+            async with gateway.quotas.admit(self._who, Demand("Generate", wanted), account):
+                index, at = len(self.charged), self.now
+                self.charged.append((at, wanted))
+                for _ in range(chance.randint(0, 30)):
+                    await asyncio.sleep(0.001)
+                account.admitted, account.prompt_tokens = True, chance.randint(0, wanted)
+            self.charged[index] = (at, account.prompt_tokens)
+        except QuotaExceededError:
+            self.refused += 1
+
+    def fullest(self) -> int:
+        """Return the most that was admitted in the minute that ends now."""
+        return sum(tokens for at, tokens in self.charged if at >= self.now - 60)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_over_three_gateways_no_minute_has_more_than_the_limit(client: Redis, seed: int) -> None:
+    limit = 200
+    async with contextlib.AsyncExitStack() as stack:
+        gateways = [Gateway(client, name, clock=TEST_CLOCK) for name in ("one", "two", "three")]
+        minutes = Minutes(gateways, limit, seed)
+        await client.set("{radixgate}:test-clock", round(minutes.now * 1e6))
+        for gateway in gateways:
+            await stack.enter_async_context(running(gateway))
+        calls: list[asyncio.Future[None]] = []
+        chance, fullest = random.Random(seed), 0
+        for i in range(120):
+            # Only while no call is on its way to Redis: so each is known to have been admitted at one time.
+            await asyncio.sleep(0.02)
+            minutes.now += chance.choice([0.1, 0.9, 1.0, 2.5, 7.0])
+            await client.set("{radixgate}:test-clock", round(minutes.now * 1e6))
+            calls += [asyncio.ensure_future(minutes.call(3 * i + j)) for j in range(chance.randint(1, 6))]
+            await asyncio.sleep(0.02)
+            fullest = max(fullest, minutes.fullest())
+            assert minutes.fullest() <= limit
+        await asyncio.gather(*calls)
+        assert fullest > limit * 0.8
+        assert min(minutes.refused, len(minutes.charged)) > 30

@@ -113,3 +113,26 @@ def test_what_shares_a_label_is_still_counted() -> None:
     who = {"tenant": "a", "model": "m", "adapter": "other"}
     assert value(metrics, "radixgate_gateway_prompt_tokens_total", **who) == 1
     assert value(metrics, "radixgate_gateway_completion_tokens_total", **who) == 3
+
+
+def test_decisions_about_quotas_are_counted_by_limit_and_who_decided() -> None:
+    metrics = GatewayMetrics()
+    for _ in range(2):
+        metrics.quota_decided("a", "refused", "tokens_per_minute", "shared")
+    metrics.quota_decided("a", "admitted", "", "local")
+    name = "radixgate_gateway_quota_decisions_total"
+    assert value(metrics, name, tenant="a", outcome="refused", limit="tokens_per_minute", by="shared") == 2
+    assert value(metrics, name, tenant="a", outcome="admitted", limit="", by="local") == 1
+
+
+def test_the_state_of_quotas_is_shown() -> None:
+    metrics = GatewayMetrics()
+    assert value(metrics, "radixgate_gateway_quota_store_current") == 1
+    metrics.quota_store_current(False)
+    metrics.quota_waiting(3)
+    metrics.quota_waited(0.25)
+    metrics.quota_backlog(7)
+    assert value(metrics, "radixgate_gateway_quota_store_current") == 0
+    assert value(metrics, "radixgate_gateway_queued_requests") == 3
+    assert value(metrics, "radixgate_gateway_queue_seconds_sum") == 0.25
+    assert value(metrics, "radixgate_gateway_unsettled_requests") == 7
