@@ -120,11 +120,11 @@ def test_files_that_cannot_be_used_are_named(deployment: Deployment, arguments: 
 
 
 def test_isolation_is_checked_over_tls(deployment: Deployment) -> None:
-    arguments = ("--only", "tenant", "--rounds", "1", "--json")
+    arguments = ("--http", f"https://{deployment.http}", "--only", "tenant", "--rounds", "1", "--json")
     result = deployment.run("isolation-check", *deployment.trusted, *arguments)
     assert result.exit_code == 0, result.output
     findings = json.loads(result.stdout.splitlines()[-1])["findings"]
-    assert [(each["over"], each["outcome"]) for each in findings] == [("gRPC", "passed")]
+    assert [(each["over"], each["outcome"]) for each in findings] == [("gRPC", "passed"), ("HTTP", "passed")]
 
 
 def test_a_worker_is_spoken_to_over_tls_as_well(tmp_path: Path) -> None:
