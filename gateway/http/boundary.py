@@ -34,14 +34,13 @@ from gateway.http.errors import (
 )
 from gateway.http.fields import MAX_VIOLATIONS
 from gateway.http.reply import Reply, Send
-from gateway.identity.callers import Caller, Certificate, Credentials
+from gateway.identity.callers import Caller, Credentials
 from gateway.identity.claims import claims_identity
 from gateway.serving.calls import Calls
 
 _log = structlog.get_logger(__name__)
 
 Scope = Mapping[str, Any]
-CERTIFICATE = "radixgate_certificate"  # in a request's state, where its connection has one
 
 _LINGER_S = 1.0  # for the body of a request that is refused
 _REQUEST_ID = re.compile(r"[!-~]{1,100}")  # printable, without spaces; shorter than the pipeline's limit
@@ -55,7 +54,6 @@ class Exchange:
     path: str
     query: str
     headers: tuple[tuple[str, str], ...]  # lower-case names
-    certificate: Certificate | None
     request_id: str
     arrived_at: float
     receive: Receive
@@ -135,7 +133,6 @@ class HttpBoundary:
             scope["path"],
             scope["query_string"].decode("latin-1"),
             headers,
-            scope["state"].get(CERTIFICATE),
             request_id,
             arrived_at,
             receive,
@@ -203,10 +200,11 @@ async def _refuse(exchange: Exchange, error: GatewayError, *, body_is_read: bool
 
 
 def _credentials(exchange: Exchange) -> Credentials:
+    """A certificate of the connection is none: a browser would add it to the requests of any page."""
     values = [value for name, value in exchange.headers if name == "authorization"]
     if len(values) > 1:
         raise UnauthenticatedError("more than one `authorization` header")
-    return Credentials(values[0] if values else None, exchange.certificate)
+    return Credentials(values[0] if values else None)
 
 
 def _refuse_claims(exchange: Exchange) -> None:

@@ -10,8 +10,6 @@ client that goes is noticed.
 """
 
 import asyncio
-import ssl
-from typing import Any
 
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -19,10 +17,8 @@ from uvicorn.server import ServerState
 
 from gateway.config import HttpConfig
 from gateway.errors import OverloadedError
-from gateway.http.boundary import CERTIFICATE
 from gateway.http.errors import Refusal, refusal_of
 from gateway.http.reply import dumped
-from gateway.identity.callers import Certificate
 
 _MAX_HEAD_BYTES = 32_768
 
@@ -55,8 +51,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         # To be told of everything that a client does not take. Not 0: by TLS nothing at all would count as too much.
         transport.set_write_buffer_limits(high=1, low=0)
-        if certificate := _certificate(transport):
-            self.app_state = {CERTIFICATE: certificate}
         if len(self.connections) > self._bounds.max_connections:
             most = self._bounds.max_connections
             error = OverloadedError(f"{most} connections are all there may be", reason="TOO_MANY_CONNECTIONS")
@@ -206,14 +200,3 @@ class BoundedProtocol(HttpToolsProtocol):
     def _stop_timers(self) -> None:
         self._stop_head_timer()
         self._stop_write_timer()
-
-
-def _certificate(transport: asyncio.Transport) -> Certificate | None:
-    """Return the identities of the client's certificate, which TLS has verified."""
-    encrypted: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    peer: Any = encrypted.getpeercert() if encrypted is not None else None
-    if not peer:
-        return None
-    names = [value for part in peer.get("subject", ()) for key, value in part if key == "commonName"]
-    others = [value for kind, value in peer.get("subjectAltName", ()) if kind in {"DNS", "URI"}]
-    return Certificate(names[0] if names else "", tuple(others))

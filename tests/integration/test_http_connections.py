@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from gateway.config import GatewayLimits, HttpConfig, ServerConfig
+from gateway.config import GatewayLimits, HttpConfig, ServerConfig, TlsConfig
+from tests.fakes.authority import Authority
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.gateway_stack import Stack, gateway, until
 from tests.fakes.http_client import CHAT, Answer, Connection, ask, connected, request_bytes
@@ -320,14 +324,18 @@ async def test_a_request_that_comes_too_early_is_not_served_and_the_first_is(sta
         assert await connection.is_closed()
 
 
-async def test_a_client_that_reads_nothing_is_cut_off_and_frees_everything(redis_url: str) -> None:
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_a_client_that_reads_nothing_is_cut_off_and_frees_everything(
+    redis_url: str, tmp_path: Path, by_tls: bool
+) -> None:
     config = HttpConfig(listen="127.0.0.1:0", write_timeout_s=0.5)
     async with FakeWorker(context_length=100_000, max_sequence_tokens=100_000) as worker:
-        async with gateway(redis_url, [worker], http=config) as stack:
-            with socket.socket() as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with gateway(redis_url, [worker], http=config, **encrypted(tmp_path, by_tls)) as stack:
+            with socket.socket() as plain:
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 host, _, port = (stack.app.http_address or "").rpartition(":")
-                client.connect((host, int(port)))
+                plain.connect((host, int(port)))
+                client = await asyncio.to_thread(unverified().wrap_socket, plain) if by_tls else plain
                 body = {**MANY, "max_tokens": 60_000, "n": 8, "logprobs": True, "top_logprobs": 0}
                 worker.logprobs = 1
                 client.sendall(request_bytes("POST", PATH, body, credential(stack)))
@@ -335,6 +343,37 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_frees_everything(redis
                 await until(lambda: worker.num_running == 0 and bool(worker.cancels), timeout_s=30)
                 await until(lambda: stack.observer.open_streams["acme"] == 0, timeout_s=30)
                 await until(lambda: len(stack.app._server._boundary.calls.in_flight) == 0, timeout_s=10)
+
+
+def encrypted(folder: Path, by_tls: bool) -> dict[str, Any]:
+    """What makes a gateway speak TLS."""
+    if not by_tls:
+        return {}
+    authority = Authority()
+    cert_file, key_file = authority.server().write(folder)
+    return {
+        "tls": TlsConfig(cert_file, key_file),
+        "credentials": grpc.ssl_channel_credentials(authority.pem),
+    }
+
+
+def unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def test_streams_by_tls_are_whole_and_connections_are_used_again(
+    redis_url: str, worker: FakeWorker, tmp_path: Path
+) -> None:
+    async with gateway(redis_url, [worker], **encrypted(tmp_path, by_tls=True)) as stack:
+        host, _, port = (stack.app.http_address or "").rpartition(":")
+        connection = Connection(*await asyncio.open_connection(host, int(port), ssl=unverified()))
+        async with asyncio.timeout(30):
+            for _ in range(5):
+                await connection.request("POST", PATH, MANY, credential(stack))
+                assert (await connection.answer()).body.endswith(b"data: [DONE]\n\n")
+        connection.writer.close()
 
 
 # ------------------------------------------------------------------------------------------------ capacity and the end
