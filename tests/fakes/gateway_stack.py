@@ -193,7 +193,8 @@ def config_for(redis_url: str, workers: Sequence[str], **changes: Any) -> Gatewa
         "admin_token": ADMIN_TOKEN,
         "metrics_listen": None,
         "http": HttpConfig(listen="127.0.0.1:0"),
-        "redis": RedisConfig(url=redis_url, timeout_s=1.0),
+        # Long, so that a busy machine is no outage.
+        "redis": RedisConfig(url=redis_url, timeout_s=10.0),
         "limits": GatewayLimits(),
         "server": ServerConfig(drain_s=5.0),
         "worker_link": WorkerLinkConfig(backoff_initial_s=0.02, backoff_max_s=0.2),

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.embedded_redis import find_program
 from gateway.app import Addresses, GatewayApp, serve
-from gateway.config import ServerConfig, WorkerLinkConfig
+from gateway.config import RedisConfig, ServerConfig, WorkerLinkConfig
 from radixgate.v1 import admin_pb2, inference_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import (
@@ -271,7 +271,8 @@ async def test_without_redis_known_tenants_are_served_and_nobody_else_until_it_i
 
 
 async def test_a_redis_that_hangs_is_given_up_on_in_time(worker: FakeWorker, restartable: RestartableRedis) -> None:
-    async with gateway(restartable.url, [worker], tenants=["acme", "quiet"]) as stack:
+    quick = RedisConfig(url=restartable.url, timeout_s=1.0)
+    async with gateway(restartable.url, [worker], tenants=["acme", "quiet"], redis=quick) as stack:
         await stack.generate(**FOUR)
         restartable.pause()
         calls = [stack.generate(**FOUR) for _ in range(20)]
