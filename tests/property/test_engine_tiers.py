@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hicache.copies.fake_transfer import ManualTransfer
 from hicache.host import WriteBack, WriteThrough
 from hicache.keys import PrefixKey, Segment
+from hicache.pages import group_of
 from hicache.radix.shares import Share
 from hicache.storage.memory import MemoryStore
 from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers, varied
@@ -51,7 +52,8 @@ class World:
         self.setting = setting
         self.random = chance = random.Random(setting.seed)
         self.page_size = setting.page_size
-        self.store = WatchedStore(store or MemoryStore(1 << 16))
+        self.pages = store or MemoryStore(1 << 16)
+        self.store = WatchedStore(self.pages)
         num_pages = setting.num_pages * (4 if setting.page_size == 1 else 1)
         self.rig = TieredRig(
             num_pages * setting.page_size,
@@ -251,3 +253,28 @@ def test_long_runs_with_a_restart_see_every_tier_at_work(page_size: int, by_hand
         if all(seen.values()):
             return
     raise AssertionError(f"not everything was seen in {MOST_RUNS} runs: {seen}")
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    page_size=st.sampled_from([1, 4]),
+    by_hand=st.booleans(),
+    overlapped=st.booleans(),
+    dropped=st.sampled_from(["a", "b", "public"]),
+)
+def test_nothing_of_a_dropped_namespace_comes_back_from_whatever_was_under_way(
+    seed: int, page_size: int, by_hand: bool, overlapped: bool, dropped: str
+) -> None:
+    """Sequences run and wait, copies, saves and fetches are under way: they end, and the namespace is in no tier."""
+    world = World(Setting(seed, page_size, 24, by_hand=by_hand, overlapped=overlapped))
+    for _ in range(120):
+        world.act()
+    namespace = NAMESPACES.get(dropped, PUBLIC)
+    world.rig.engine.drop_cache([namespace])
+    world.rig.engine.check()
+    world.run()
+    world.verify()
+    assert namespace not in world.rig.tiers.namespaces()
+    group = group_of(namespace, b"model")
+    assert group not in {name.group for name in world.pages._pages}
