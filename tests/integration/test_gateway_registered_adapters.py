@@ -1,86 +1,31 @@
-"""Adapters that operators register: loaded on all workers, shared by percent, kept over restarts of everything."""
+"""Adapters that operators register: loaded on all workers, shared by percent, taken away."""
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
-from cli.embedded_redis import EmbeddedRedis
 from radixgate.v1 import admin_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker
-from tests.fakes.gateway_stack import ADMIN_TOKEN, FOUR, MANY, Refusal, Stack, bearer, gateway, until
-
-ADMIN = bearer(ADMIN_TOKEN)
-OLD, NEW, NEXT = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccccccccccccccc"
-
-
-async def register(stack: Stack, revision: str, percent: int | None = None, **more: Any) -> admin_pb2.RegisteredAdapter:
-    """A FakeWorker reads the revision off the path."""
-    request = admin_pb2.RegisterAdapterRequest(
-        **{"name": "poet", "path": f"/adapters/{revision}", "traffic_percent": percent, **more}
-    )
-    return (await stack.admin.RegisterAdapter(request, metadata=ADMIN, timeout=20)).adapter
-
-
-async def registered(stack: Stack, name: str = "poet", **more: Any) -> admin_pb2.RegisteredAdapter:
-    request = admin_pb2.GetRegisteredAdapterRequest(name=name, **more)
-    return (await stack.admin.GetRegisteredAdapter(request, metadata=ADMIN, timeout=10)).adapter
-
-
-async def roll_back(stack: Stack) -> admin_pb2.RegisteredAdapter:
-    request = admin_pb2.RollBackAdapterRequest(name="poet")
-    return (await stack.admin.RollBackAdapter(request, metadata=ADMIN, timeout=20)).adapter
-
-
-async def split(stack: Stack, revision: str, percent: int) -> admin_pb2.RegisteredAdapter:
-    request = admin_pb2.SplitAdapterTrafficRequest(name="poet", revision=revision, traffic_percent=percent)
-    return (await stack.admin.SplitAdapterTraffic(request, metadata=ADMIN, timeout=10)).adapter
-
-
-async def unregister(stack: Stack, grace_s: float | None = None) -> int:
-    grace = None if grace_s is None else Duration(nanos=int(grace_s * 1e9))
-    request = admin_pb2.UnregisterAdapterRequest(name="poet", grace=grace)
-    return (await stack.admin.UnregisterAdapter(request, metadata=ADMIN, timeout=30)).failed_sequences
-
-
-async def refusal(call: Awaitable[Any]) -> Refusal:
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call
-    return Refusal.of(refused.value)
-
-
-def traffic(adapter: admin_pb2.RegisteredAdapter) -> dict[str, int]:
-    return {each.revision: each.traffic_percent for each in adapter.revisions}
-
-
-def revisions(worker: FakeWorker, name: str = "poet") -> set[str]:
-    return {each.revision for each in worker.adapters if each.name == name}
-
-
-async def given_revisions(stack: Stack, workers: list[FakeWorker], num: int, tenant_id: str = "acme") -> Counter[str]:
-    """Send requests of as many scopes; return how many went to which revision."""
-    before = [len(worker.submits) for worker in workers]
-    calls = [stack.generate(tenant_id, adapter="poet", scope=f"user-{i}", **FOUR) for i in range(num)]
-    await asyncio.gather(*calls)
-    submits = [submit for worker, at in zip(workers, before, strict=True) for submit in worker.submits[at:]]
-    return Counter(submit.adapter_revision for submit in submits)
-
-
-async def until_refused(stack: Stack, code: grpc.StatusCode, **request: Any) -> None:
-    """Wait until a gateway has heard of a change."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                await stack.generate(**request, **FOUR)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is code:
-                    return
-            await asyncio.sleep(0.01)
+from tests.fakes.gateway_stack import FOUR, MANY, Stack, gateway, until
+from tests.integration.registered_adapters import (
+    ADMIN,
+    NEW,
+    NEXT,
+    OLD,
+    given_revisions,
+    refusal,
+    register,
+    registered,
+    revisions,
+    roll_back,
+    split,
+    traffic,
+    unregister,
+    until_refused,
+)
 
 
 @pytest.fixture
@@ -290,198 +235,3 @@ async def test_an_adapter_registered_again_after_it_was_unregistered_answers(
     assert await given_revisions(stack, workers, 4) == {OLD: 4}
     await asyncio.sleep(1.2)  # longer than keepers wait: what is wanted again must not be taken away
     assert await given_revisions(stack, workers, 4) == {OLD: 4}
-
-
-# ------------------------------------------------------------------------------------------------- over restarts
-
-
-async def test_adapters_outlive_every_gateway(redis_url: str, workers: list[FakeWorker]) -> None:
-    async with gateway(redis_url, workers) as stack:
-        await register(stack, OLD)
-        await register(stack, NEW, 40)
-        before = await given_revisions(stack, workers, 50)
-        keys = stack.keys
-    async with gateway(redis_url, workers, tenants=()) as stack:
-        stack.keys.update(keys)
-        assert traffic(await registered(stack)) == {OLD: 60, NEW: 40}
-        assert await given_revisions(stack, workers, 50) == before
-
-
-async def test_a_worker_that_starts_gets_what_it_lacks(stack: Stack, workers: list[FakeWorker]) -> None:
-    await register(stack, OLD)
-    await register(stack, NEW, 40)
-    one = workers[0]
-    await one.kill()
-    one.adapters = []
-    await one.start(one.address)
-    await one.until(lambda: revisions(one) == {OLD, NEW})
-
-
-async def test_a_worker_that_was_away_loses_what_is_no_longer_wanted(stack: Stack, workers: list[FakeWorker]) -> None:
-    await register(stack, OLD)
-    one = workers[0]
-    await one.kill()
-    await until(lambda: stack.observer.workers.total() == 1)
-    await register(stack, NEW)
-    assert {each.worker: each.error for each in (await registered(stack)).placements}[one.address] == "not connected"
-    await one.start(one.address)
-    await one.until(lambda: revisions(one) == {NEW})
-
-
-async def test_what_workers_have_from_elsewhere_is_left_alone(stack: Stack, workers: list[FakeWorker]) -> None:
-    one = workers[0]
-    others = [
-        worker_pb2.Adapter(name="poet", revision=NEXT, tenants=["x"]),
-        worker_pb2.Adapter(name="bard", revision=NEXT),
-    ]
-    one.tell_adapters(*others)
-    await register(stack, OLD, tenants=["acme"])
-    await register(stack, NEW, tenants=["acme"])
-    await one.until(lambda: {each.revision for each in one.adapters} == {NEXT, NEW})
-    assert all(other in one.adapters for other in others)
-    assert {unload.revision for unload in one.unloads} == {OLD}
-
-
-async def test_a_folder_with_other_weights_by_now_is_not_used_and_placements_say_so(
-    stack: Stack, workers: list[FakeWorker]
-) -> None:
-    await register(stack, OLD)
-    one, two = workers
-    await one.kill()
-    one.adapters, one.folders = [], {f"/adapters/{OLD}": NEXT}
-    await one.start(one.address)
-    await one.until(lambda: bool(one.unloads))
-    assert revisions(one) == set()
-    place = {each.worker: each for each in (await registered(stack)).placements}[one.address]
-    assert not place.loaded
-    assert NEXT in place.error
-    assert await given_revisions(stack, [two], 4) == {OLD: 4}
-    one.folders = {}  # put right, it is taken up without anybody's doing
-    await one.until(lambda: revisions(one) == {OLD})
-
-
-async def test_a_worker_that_fails_is_asked_again_and_its_reason_is_shown(
-    stack: Stack, workers: list[FakeWorker]
-) -> None:
-    await register(stack, OLD)
-    one = workers[0]
-    await one.kill()
-    one.adapters, one.loads, one.refuses_loads = [], [], "no such folder"
-    await one.start(one.address)
-    await one.until(lambda: len(one.loads) >= 2)
-    place = {each.worker: each for each in (await registered(stack)).placements}[one.address]
-    assert (place.loaded, "no such folder" in place.error) == (False, True)
-    one.refuses_loads = None
-    await one.until(lambda: revisions(one) == {OLD})
-
-
-async def test_where_the_chosen_revision_is_nowhere_the_other_one_answers(
-    stack: Stack, workers: list[FakeWorker]
-) -> None:
-    await register(stack, OLD)
-    await register(stack, NEW, 50)
-    for worker in workers:
-        worker.refuses_loads = "no"
-        worker.tell_adapters(*(each for each in worker.adapters if each.revision == OLD))
-    await stack.generate(adapter="poet", **FOUR)
-    assert await given_revisions(stack, workers, 20) == {OLD: 20}
-
-
-async def test_a_registered_adapter_that_no_connected_worker_has_is_unavailable(
-    stack: Stack, workers: list[FakeWorker]
-) -> None:
-    await register(stack, OLD)
-    for worker in workers:
-        worker.refuses_loads = "no"
-        worker.tell_adapters()
-    await until_refused(stack, grpc.StatusCode.UNAVAILABLE, adapter="poet")
-    refused = await stack.refused(adapter="poet", **FOUR)
-    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_WORKER")
-
-
-async def test_without_redis_what_is_registered_goes_on(workers: list[FakeWorker]) -> None:
-    with EmbeddedRedis.start() as redis:
-        async with gateway(redis.url, workers) as stack:
-            await register(stack, OLD)
-            await register(stack, NEW, 40)
-            before = await given_revisions(stack, workers, 30)
-            await asyncio.to_thread(redis.stop)
-            assert await given_revisions(stack, workers, 30) == before
-            for call in (register(stack, NEXT), split(stack, NEW, 100), unregister(stack), registered(stack)):
-                assert (await refusal(call)).code is grpc.StatusCode.UNAVAILABLE
-            assert await given_revisions(stack, workers, 30) == before
-
-
-# --------------------------------------------------------------------------------------------------- several gateways
-
-
-@contextlib.asynccontextmanager
-async def two_gateways(redis_url: str, workers: list[FakeWorker]) -> AsyncIterator[tuple[Stack, Stack]]:
-    async with gateway(redis_url, workers) as one, gateway(redis_url, workers, tenants=()) as other:
-        other.keys.update(one.keys)
-        yield one, other
-
-
-async def test_what_one_gateway_is_told_the_others_follow(redis_url: str, workers: list[FakeWorker]) -> None:
-    async with two_gateways(redis_url, workers) as (one, other):
-        await register(one, OLD)
-        await register(one, NEW)
-
-        async def follows() -> bool:
-            return await given_revisions(other, workers, 4) == {NEW: 4}
-
-        await eventually(follows)
-        assert traffic(await registered(other)) == {NEW: 100}
-        await unregister(other)
-        await until_refused(one, grpc.StatusCode.NOT_FOUND, adapter="poet")
-
-
-async def test_gateways_do_not_fight_over_workers(redis_url: str, workers: list[FakeWorker]) -> None:
-    async with two_gateways(redis_url, workers) as (one, other):
-        for number in range(4):
-            await register(one if number % 2 else other, str(number) * 16)
-        last = "3" * 16
-        for worker in workers:
-            await worker.until(lambda worker=worker: revisions(worker) == {last})
-        num_loads = [len(worker.loads) for worker in workers]
-        await asyncio.sleep(1.0)  # whoever fights goes on
-        assert [len(worker.loads) for worker in workers] == num_loads
-        assert [revisions(worker) for worker in workers] == [{last}, {last}]
-
-
-async def test_requests_that_run_while_weights_change_over_all_end_well(
-    redis_url: str, workers: list[FakeWorker]
-) -> None:
-    async with two_gateways(redis_url, workers) as (one, other):
-        await register(one, "0" * 16)
-        done: list[int] = []
-        stop = asyncio.Event()
-
-        async def keep_asking(stack: Stack) -> None:
-            while not stop.is_set():
-                await stack.generate(adapter="poet", **FOUR)
-                done.append(1)
-
-        await eventually(lambda: has_adapter(other))
-        asking = [asyncio.create_task(keep_asking(stack)) for stack in (one, other) for _ in range(2)]
-        for number in range(1, 3):
-            await register(one, str(number) * 16)
-            for worker in workers:
-                await worker.until(lambda worker=worker, n=number: revisions(worker) == {str(n) * 16})
-        stop.set()
-        await asyncio.gather(*asking)
-        assert len(done) > 20
-
-
-async def has_adapter(stack: Stack) -> bool:
-    try:
-        await stack.generate(adapter="poet", **FOUR)
-    except grpc.aio.AioRpcError:
-        return False
-    return True
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 - conditions of all kinds, with a deadline
-            await asyncio.sleep(0.01)
