@@ -12,9 +12,7 @@ from cli.admin_command import Admin, admin_options, request_id_option, yes_optio
 from cli.parameters import DURATION
 from cli.showing import confirmed, show, show_one
 from cli.target import Target
-from cli.worker_adapters import DEFAULT_WORKER, absolute, load, show_adapters_of, tenant_option, unload
-
-__all__ = ["DEFAULT_WORKER", "command"]
+from cli.worker_adapters import absolute, load, show_adapters_of, tenant_option, unload
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cli.adapter import DEFAULT_WORKER
 from cli.admin_client import admin_client, admin_token_file, data_folder
 from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
 from cli.embedded_redis import EmbeddedRedisError
@@ -32,7 +31,9 @@ _DEMO_DRAIN_S = 3.0  # people try, stop, and try again
 @click.command("serve")
 @config_options
 @click.option("--demo", is_flag=True, help="Keep nothing on disk, and make the tenants demo-a and demo-b with keys.")
-@ready_file_option("Write addresses and keys there, as JSON, once ready. Addresses that are not set take free ports.")
+@ready_file_option(
+    "Write addresses, keys and the admin token there, as JSON, once ready. Addresses that are not set take free ports."
+)
 def command(
     file: Path | None,
     assignments: tuple[str, ...],
@@ -117,7 +118,8 @@ def _leave_admin_token(token: str) -> None:
 def _announced(ready_file: Path, deployment: Deployment, keys: dict[str, str]) -> Iterator[None]:
     """Keep the ready file while we serve."""
     addresses = {"grpc": deployment.grpc, "http": deployment.http, "worker": deployment.worker}
-    write_ready_file(ready_file, {**addresses, "metrics": list(deployment.metrics), "tenants": keys})
+    secrets = {"tenants": keys, "admin_token": deployment.admin_token}
+    write_ready_file(ready_file, {**addresses, "metrics": list(deployment.metrics), **secrets})
     try:
         yield
     finally:
@@ -152,8 +154,7 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
         lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")
     if not keys:
         lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
-    worker = "" if deployment.worker == DEFAULT_WORKER else f" --worker {deployment.worker}"
-    lines.append(f"  adapters  {program} adapter list{worker}")
+    lines.append(f"  adapters  {program} adapter list --worker {deployment.worker}")
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)
 
 
