@@ -100,7 +100,7 @@ class GatewayApp:
         self._fleet = self._make_fleet(observer)
         self._health = HealthServicer()
         self._sessions = Sessions()
-        self._secret = _secret_source(config, self._redis)
+        self._secret = _secret_source(config, self._redis, self._reach)
         self._control = self._make_control()
         inference, offers = self._make_services(self._control.directory, observer)
         self._server = self._make_server(self._redis, inference, offers, observer)
@@ -272,8 +272,8 @@ def admin_tokens(config: GatewayConfig) -> dict[str, str]:
     return {**({"admin": config.admin_token} if config.admin_token else {}), **config.operators}
 
 
-def _secret_source(config: GatewayConfig, redis: Redis) -> SecretSource:
-    return ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis)
+def _secret_source(config: GatewayConfig, redis: Redis, reach: StoreReach) -> SecretSource:
+    return ConfiguredSecret(config.extra_key_secret) if config.extra_key_secret else RedisSecret(redis, reach)
 
 
 def _server_tls(config: TlsConfig, observer: GatewayObserver) -> ServerTls | None:

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 from redis.asyncio import Redis
 
 from gateway.identity.adapters import Adapter
-from gateway.identity.redis_store import PREFIX, unavailable_when_away
+from gateway.identity.reach import StoreReach
+from gateway.identity.redis_store import PREFIX
 from gateway.identity.stores import Tenant
 from hicache.keys import ExtraKey
 
@@ -38,20 +39,24 @@ class RedisSecret:
     less, and never too much.
     """
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, reach: StoreReach) -> None:
         self._client = client
+        self._reach = reach
         self._secret: bytes | None = None
 
     async def secret(self) -> bytes:
-        if self._secret is None:
-            key = PREFIX + "extra-key-secret"
-            with unavailable_when_away():
-                await self._client.set(key, secrets.token_hex(_SECRET_BYTES), nx=True)
-                stored: Any = await self._client.get(key)
-            if stored is None:  # flushed between the two: the next request tries again
-                return await self.secret()
-            self._secret = bytes.fromhex(stored)
+        while self._secret is None:
+            stored = await self._reach.call(self._read)
+            if stored is not None:  # else it was flushed between the two
+                self._secret = bytes.fromhex(stored)
         return self._secret
+
+    async def _read(self) -> str | None:
+        """Return the secret in hexadecimal, made if there was none."""
+        key = PREFIX + "extra-key-secret"
+        await self._client.set(key, secrets.token_hex(_SECRET_BYTES), nx=True)
+        stored: Any = await self._client.get(key)
+        return None if stored is None else str(stored)
 
 
 class ExtraKeys:

@@ -16,20 +16,12 @@ All keys carry the hash tag {radixgate}, so that each script finds its keys on o
     {radixgate}:extra-key-secret     string (hex) see `gateway.identity.extra_keys`
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 
 from gateway.config import RedisConfig
-from gateway.errors import UnavailableError
-
-_log = structlog.get_logger(__name__)
 
 PREFIX = "{radixgate}:"
 
@@ -49,15 +41,3 @@ def connect(config: RedisConfig) -> Redis:
         retry=Retry(ConstantBackoff(0), 1, supported_errors=(RedisConnectionError,)),
     )
     return Redis.from_pool(pool)
-
-
-@contextmanager
-def unavailable_when_away() -> Iterator[None]:
-    """Translate every failure to talk to Redis."""
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        _log.warning("redis request failed", error=type(error).__name__, detail=str(error)[:200])
-        raise UnavailableError(
-            "the store of tenants and keys cannot be reached", reason="IDENTITY_STORE_UNAVAILABLE"
-        ) from error

@@ -262,6 +262,7 @@ class Journal:
             raise
         if not applied.holds:
             self._lost = [*lost, *self._lost]
+            self._renew_at = 0.0  # then it has forgotten places as well
         self._found_lost(self._admissions.lost(applied.admissions, mark))
         return applied
 
