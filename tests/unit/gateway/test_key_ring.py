@@ -134,7 +134,7 @@ async def test_an_answer_that_drips_is_given_up(told: Told) -> None:
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError):
                 connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                while True:
+                for _ in range(300):
                     connection.sendall(b" ")
                     time.sleep(0.01)
 
