@@ -316,4 +316,4 @@ async def test_a_creation_whose_client_has_gone_is_finished_for_its_repetition(s
     answers = [await create(stack, request_id=f"r{i}") for i in range(10)]
     assert len({answer.secret for answer in answers}) == 10
     assert len(await listed(stack)) == before + 10
-    await until(lambda: not stack.app._idempotency._running)
+    await until(lambda: not stack.app.store.idempotency._running)

@@ -109,7 +109,7 @@ async def test_nobody_notices_that_redis_was_killed(server: KillableRedis, clien
 
 async def stopped_when_redis_decides_again(load: Load, stacks: list[Stack]) -> None:
     async def decides() -> bool:
-        return all(stack.app._quotas._journal.current for stack in stacks)
+        return all(stack.app.serving.quotas._journal.current for stack in stacks)
 
     await eventually(decides)
     await load.until_served(20)
@@ -148,10 +148,10 @@ async def test_neither_the_beginning_nor_the_end_of_an_outage_opens_another_budg
     async with gateways(2, server.url, [worker], policies=policies(requests_per_minute=10)) as stacks:
 
         async def know_each_other() -> bool:
-            return all(stack.app._quotas._journal.gateways == 2 for stack in stacks)
+            return all(stack.app.serving.quotas._journal.gateways == 2 for stack in stacks)
 
-        stacks[0].app._quotas._journal._renew_at = 0.0  # at once, and not in some seconds
-        stacks[0].app._quotas._journal.write_soon()
+        stacks[0].app.serving.quotas._journal._renew_at = 0.0  # at once, and not in some seconds
+        stacks[0].app.serving.quotas._journal.write_soon()
         await eventually(know_each_other)
         assert [await served_of(stacks[0], 3), await served_of(stacks[1], 1)] == [3, 1]
         server.kill()
@@ -160,7 +160,7 @@ async def test_neither_the_beginning_nor_the_end_of_an_outage_opens_another_budg
         server.start()
 
         async def decides() -> bool:
-            return all(stack.app._quotas._journal.current for stack in stacks)
+            return all(stack.app.serving.quotas._journal.current for stack in stacks)
 
         await eventually(decides)
         assert (await quota_state(client)).requests == 10

@@ -208,7 +208,7 @@ async def test_a_body_that_does_not_come_in_time_loses_the_connection(strict: St
         answer = await connection.answer()
         assert (answer.status, answer.error["code"]) == (408, "body_too_slow")
         assert await connection.is_closed()
-    assert len(strict.app._server._boundary.calls.in_flight) == 0
+    assert len(strict.app.fronts.calls.in_flight) == 0
 
 
 async def test_a_connection_without_requests_is_closed(strict: Stack) -> None:
@@ -342,7 +342,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_frees_everything(
                 await until(lambda: worker.num_running > 0)
                 await until(lambda: worker.num_running == 0 and bool(worker.cancels), timeout_s=30)
                 await until(lambda: stack.observer.open_streams["acme"] == 0, timeout_s=30)
-                await until(lambda: len(stack.app._server._boundary.calls.in_flight) == 0, timeout_s=10)
+                await until(lambda: len(stack.app.fronts.calls.in_flight) == 0, timeout_s=10)
 
 
 def encrypted(folder: Path, by_tls: bool) -> dict[str, Any]:
@@ -431,7 +431,7 @@ async def test_a_gateway_that_stops_while_a_body_comes_answers_in_words(redis_ur
     async with gateway(redis_url, [worker], server=ServerConfig(drain_s=0.1)) as stack:
         async with connected(stack.app.http_address) as connection:
             await connection.request("POST", PATH, b"{", {**credential(stack), "content-length": "100"})
-            await until(lambda: len(stack.app._server._boundary.calls.in_flight) == 1)
+            await until(lambda: len(stack.app.fronts.calls.in_flight) == 1)
             await asyncio.wait_for(stack.app.stop(), 10)
             assert (await connection.answer()).status == 503
 

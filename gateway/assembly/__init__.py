@@ -1,0 +1,1 @@
+"""The parts of one gateway, made from its configuration. `gateway.app` starts and stops them."""

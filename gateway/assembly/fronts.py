@@ -1,0 +1,77 @@
+"""The two ways in, gRPC and HTTP, over the same pipeline and with room for the same number of calls."""
+
+from gateway.assembly.identity import Identity
+from gateway.assembly.serving import Serving
+from gateway.assembly.store import SharedStore
+from gateway.config import GatewayConfig
+from gateway.http.boundary import HttpBoundary
+from gateway.http.routes import make_routes
+from gateway.http.server import HttpServer
+from gateway.identity.issuing import Issuer
+from gateway.observer import GatewayObserver
+from gateway.quota.usage import UsageStore
+from gateway.rpc.admin import AdminRooms, AdminServicer
+from gateway.rpc.admin_calls.adapters import AdapterCalls
+from gateway.rpc.admin_calls.audit import AuditCalls
+from gateway.rpc.admin_calls.cache import CacheCalls
+from gateway.rpc.admin_calls.keys import KeyCalls
+from gateway.rpc.admin_calls.prefixes import PrefixCalls
+from gateway.rpc.admin_calls.tenants import TenantCalls
+from gateway.rpc.admin_calls.usage import UsageCalls
+from gateway.rpc.boundary import Authenticator, Boundary
+from gateway.rpc.health import HealthServicer
+from gateway.rpc.inference import InferenceServicer
+from gateway.rpc.server import ADMIN, INFERENCE, OPEN_SERVICES, GatewayServer
+from transport.server import ServerTls
+
+
+class Fronts:
+    """Both servers, and what tells of their health."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        store: SharedStore,
+        identity: Identity,
+        serving: Serving,
+        tls: ServerTls | None,
+        observer: GatewayObserver,
+    ) -> None:
+        self.health = HealthServicer()
+        authenticators: dict[str, Authenticator] = {INFERENCE: identity.callers}
+        admin = None
+        if identity.operators is not None:
+            authenticators[ADMIN] = identity.operators
+            admin = AdminServicer(_rooms(config, store, identity, serving))
+        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer, {ADMIN: store.journal})
+        self.calls = boundary.calls
+        self.grpc = GatewayServer(
+            config.server,
+            config.limits,
+            boundary,
+            self.health,
+            InferenceServicer(serving.inference, serving.offers),
+            admin,
+            tls.grpc_credentials() if tls else None,
+        )
+        self.http = None
+        if config.http.listen is not None:
+            routes = make_routes(
+                serving.inference, serving.fleet, serving.offers, serving.threads, config.http, config.limits
+            )
+            http = HttpBoundary(routes, identity.bearers, boundary.calls, lambda: serving.fleet.ready, observer)
+            self.http = HttpServer(config.http, http, tls.ssl_context() if tls else None)
+
+
+def _rooms(config: GatewayConfig, store: SharedStore, identity: Identity, serving: Serving) -> AdminRooms:
+    control, once, tenants = serving.control, store.idempotency, identity.tenants
+    cache, usage = CacheCalls(tenants, control.cache_control), UsageStore(store.client, store.reach)
+    return AdminRooms(
+        tenants=TenantCalls(tenants, identity.terms, once, usage, cache),
+        keys=KeyCalls(tenants, identity.keys, Issuer(store.secret), once),
+        adapters=AdapterCalls(control.adapter_control, once),
+        prefixes=PrefixCalls(serving.fleet, control.prefix_control, once, config.limits),
+        cache=cache,
+        usage=UsageCalls(tenants, usage),
+        audit=AuditCalls(store.audit),
+    )

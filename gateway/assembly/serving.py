@@ -1,0 +1,56 @@
+"""What a request goes through behind either front: limits, adapters and prefixes, workers."""
+
+from gateway.assembly.identity import Identity
+from gateway.assembly.store import SharedStore
+from gateway.config import GatewayConfig
+from gateway.control.room import ControlRoom
+from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.link import StreamLimits, WorkerLink
+from gateway.dispatch.pace import Pace
+from gateway.identity.extra_keys import ExtraKeys
+from gateway.observer import GatewayObserver
+from gateway.prompts.threads import PromptThreads
+from gateway.quota.opening import open_quotas
+from gateway.routing.router import RoundRobin
+from gateway.serving.inference import Inference
+from gateway.serving.offers import Offers
+from gateway.serving.preparation import Preparation
+
+
+class Serving:
+    """The pipeline, and everything that it calls."""
+
+    def __init__(
+        self, config: GatewayConfig, store: SharedStore, identity: Identity, observer: GatewayObserver
+    ) -> None:
+        self.threads = PromptThreads(config.server.prompt_threads)
+        self.fleet = _fleet(config, self.threads, observer)
+        extra_keys = ExtraKeys(store.secret)
+        self.control = ControlRoom(self.fleet, store.client, store.reach, store.changes, extra_keys)
+        self.quotas = open_quotas(store.client, store.reach, config.quota, observer)
+        adapters, limits = self.control.directory, config.limits
+        preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits)
+        self.inference = Inference(
+            self.fleet,
+            preparation,
+            self.quotas,
+            identity.sessions,
+            self.control.namespaces,
+            limits,
+            config.server,
+            observer,
+        )
+        self.offers = Offers(self.fleet, adapters, self.quotas)
+
+
+def _fleet(config: GatewayConfig, threads: PromptThreads, observer: GatewayObserver) -> Fleet:
+    catalogue, server = Catalogue(threads), config.server
+    pace = Pace(server.coalesce_s, server.longest_coalesce_s, server.messages_per_s)
+    limits = StreamLimits(pace, config.limits.max_unread_bytes)
+    return Fleet(
+        config.workers,
+        lambda address, changed: WorkerLink(address, config.worker_link, limits, catalogue, observer, changed),
+        catalogue,
+        RoundRobin(),
+    )
