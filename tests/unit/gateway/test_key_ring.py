@@ -184,7 +184,11 @@ async def test_a_file_is_read_again_when_it_changes(told: Told, tmp_path: Path) 
     assert await has(ring, "new")
 
 
-@pytest.mark.parametrize("content", [None, b"", b'{"keys": []}', OLD.replace(b"P-256", b"P-384")], ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b'{"keys": []}', OLD.replace(b"P-256", b"P-384")],
+    ids=["no file", "empty", "no keys", "a key that is none"],
+)
 def test_a_start_without_keys_fails(told: Told, tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "keys.json"
     if content is not None:
