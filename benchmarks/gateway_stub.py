@@ -112,7 +112,7 @@ class Worker(worker_pb2_grpc.WorkerServiceServicer):
     async def GetModel(self, request: worker_pb2.GetModelRequest, context: Any) -> worker_pb2.GetModelResponse:  # noqa: N802
         vocabulary = {f"w{i}": i for i in range(VOCABULARY)}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         return worker_pb2.GetModelResponse(
             worker_id="stub",
             model=MODEL,
@@ -166,7 +166,7 @@ class Direct(inference_pb2_grpc.InferenceServiceServicer):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> AsyncIterator[Any]:  # type: ignore[override]  # noqa: N802
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         sequence = _HashableSequence(0, 0, request.sampling.max_new_tokens, asyncio.Queue())
         self._clock.direct.add(sequence)
         self._clock.wake()
@@ -183,8 +183,8 @@ class Direct(inference_pb2_grpc.InferenceServiceServicer):
 async def _serve(rate: float, ready_file: Path) -> None:
     clock = Clock(rate)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(Worker(clock), server)
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Direct(clock), server)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(Worker(clock), server)  # type: ignore[abstract]
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Direct(clock), server)  # type: ignore[abstract]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     await asyncio.to_thread(ready_file.write_text, json.dumps({"grpc": f"127.0.0.1:{port}"}))

@@ -48,7 +48,10 @@ async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
     client = connect(RedisConfig(url=request.getfixturevalue("redis_url")))
     reach = StoreReach(client, 5.0, NullObserver())
     yield Stores(
-        RedisTenantStore(client, reach), RedisKeyStore(client, reach), RedisSecret(client, reach), RedisSecret(client, reach)
+        RedisTenantStore(client, reach),
+        RedisKeyStore(client, reach),
+        RedisSecret(client, reach),
+        RedisSecret(client, reach),
     )
     await client.aclose()
 

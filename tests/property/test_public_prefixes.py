@@ -78,7 +78,7 @@ class World:
         if self.rng.random() < 0.25:
             return PrefixKey.of(space(tenant), tokens)
         # Often all of it, as a prompt that ends where its public part does.
-        barrier = int(self.rng.choice([length, length // 2, max(0, length - 1), self.rng.integers(0, length + 1)]))
+        barrier = int(self.rng.choice([length, length // 2, max(0, length - 1), int(self.rng.integers(0, length + 1))]))
         public = space(str(self.rng.choice(PUBLIC)))
         return PrefixKey((Segment(public, tokens[:barrier]), Segment(space(tenant), tokens[barrier:])))
 

@@ -346,7 +346,8 @@ def test_questions_about_the_cache_are_answered_between_two_steps() -> None:
 def test_a_question_that_fails_is_answered_too_and_the_engine_goes_on() -> None:
     consumer, answers = Consumer(), SimpleQueue[object]()
     with running(timed_rig(), consumer) as thread:
-        assert thread.drop_cache([[]], answers.put)  # type: ignore[list-item] - no namespace, and nothing that has a hash
+        # No namespace, and nothing that has a hash.
+        assert thread.drop_cache([[]], answers.put)  # type: ignore[list-item]
         assert answers.get(timeout=DEADLINE_S) is None
         thread.submit(make_request(0, prompt(20), max_new_tokens=4))
         consumer.wait_for_end(0)
