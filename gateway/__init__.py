@@ -1,5 +1,5 @@
-"""The gRPC gateway: authenticates callers, tags their requests with an extra key and streams them through the workers.
+"""The gateway: authenticates callers, keeps their limits, tags their requests and streams them through the workers.
 
-Layers: app > rpc > dispatch > routing | prompts > identity > errors | config | observer. No torch; of hicache only
-`hicache.keys`.
+Layers: app > assembly > rpc | http > control > serving > dispatch > routing | quota | prompts > identity >
+config | observer > policy > errors. No torch; of hicache only `hicache.keys`.
 """

@@ -1,6 +1,5 @@
 """Tenants that something verified has named: a signed token, a client's certificate."""
 
-import re
 from typing import Protocol
 
 from gateway.errors import PermissionDeniedError
@@ -8,8 +7,8 @@ from gateway.identity.callers import Caller
 from gateway.identity.directory import Directory
 from gateway.identity.stores import TenantState
 from gateway.identity.terms import TermsBook
+from gateway.policy import is_tenant_id
 
-_TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
 _MAX_NAME_CHARS = 64
 
 
@@ -40,7 +39,7 @@ class NamedTenants:
         Raises Refused for what is no tenant, PermissionDeniedError for one that is suspended, or UnavailableError when
         the store is away and the tenant is not known here.
         """
-        tenant = await self._directory.find_tenant(tenant_id) if _TENANT_ID.fullmatch(tenant_id) else None
+        tenant = await self._directory.find_tenant(tenant_id) if is_tenant_id(tenant_id) else None
         if tenant is None:
             raise Refused
         if tenant.state is TenantState.SUSPENDED:

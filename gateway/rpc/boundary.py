@@ -55,14 +55,6 @@ def current_caller() -> Caller:
     return principal
 
 
-def current_operator() -> Operator:
-    """Return the operator whose call is being served."""
-    principal = _principal.get()
-    if not isinstance(principal, Operator):
-        raise TypeError("the current call is not an operator's")
-    return principal
-
-
 class Authenticator(Protocol):
     async def authenticate(self, credentials: Credentials, arrived_at: float) -> Principal:
         """Return who calls. Raises UnauthenticatedError, PermissionDeniedError or UnavailableError."""

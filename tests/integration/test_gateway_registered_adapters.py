@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from radixgate.v1 import admin_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker
@@ -224,6 +225,18 @@ async def test_what_still_runs_after_the_grace_fails_and_is_counted(stack: Stack
     assert {refused.code for refused in await asyncio.gather(*calls)} <= {
         grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "grace", [{"seconds": -1}, {"seconds": 3601}, {"seconds": 2**62}, {"nanos": -(2**31)}, {"seconds": 1, "nanos": -1}],
+    ids=str,
+)  # fmt: skip
+async def test_a_grace_that_is_no_such_duration_is_named(stack: Stack, grace: dict[str, int]) -> None:
+    await register(stack, OLD)
+    request = admin_pb2.UnregisterAdapterRequest(name="poet", grace=Duration(**grace))
+    refused = await refusal(stack.admin.UnregisterAdapter(request, metadata=ADMIN, timeout=10))
+    assert (refused.code, set(refused.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, {"grace"})
+    assert traffic(await registered(stack)) == {OLD: 100}
 
 
 async def test_an_adapter_registered_again_after_it_was_unregistered_answers(

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 from gateway.control.adapters import AdapterControl, AdapterPlace
 from gateway.control.registrations import DEFAULT_GRACE_S, AdapterKey, Registration, Weights
-from gateway.errors import NotFoundError, Violation
+from gateway.errors import InvalidRequestError, NotFoundError, Violation
 from gateway.identity.idempotency import Idempotency
-from gateway.rpc.admin_calls.messages import TENANT_ID, refuse, timestamp
+from gateway.policy import is_tenant_id
+from gateway.rpc.admin_calls.messages import refuse, seconds_of, timestamp
 from radixgate.v1 import admin_pb2
 
 MAX_TENANTS = 1024
@@ -70,9 +71,9 @@ class AdapterCalls:
     async def unregister_adapter(
         self, request: admin_pb2.UnregisterAdapterRequest
     ) -> admin_pb2.UnregisterAdapterResponse:
-        grace_s = request.grace.ToTimedelta().total_seconds() if request.HasField("grace") else DEFAULT_GRACE_S
-        if not 0 <= grace_s <= MAX_GRACE_S:
-            refuse([Violation("grace", f"is {grace_s:g} s; must be 0 to {MAX_GRACE_S:g} s")])
+        grace_s = seconds_of(request.grace) if request.HasField("grace") else DEFAULT_GRACE_S
+        if grace_s is None or not 0 <= grace_s <= MAX_GRACE_S:
+            raise InvalidRequestError([Violation("grace", f"must be a duration of 0 to {MAX_GRACE_S:g} s")])
         key = await self._key(request.model, request.name, request.tenants)
         failed = await self._control.unregister(key, grace_s)
         return admin_pb2.UnregisterAdapterResponse(failed_sequences=failed)
@@ -110,7 +111,7 @@ def _check_key(name: str, tenants: Iterable[str]) -> list[Violation]:
     violations.extend(
         Violation(f"tenants[{i}]", "is no tenant's id")
         for i, tenant_id in enumerate(named[:MAX_TENANTS])
-        if not TENANT_ID.fullmatch(tenant_id)
+        if not is_tenant_id(tenant_id)
     )
     return violations
 

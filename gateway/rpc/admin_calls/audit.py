@@ -17,7 +17,7 @@ class AuditCalls:
         self, request: admin_pb2.ListAuditEntriesRequest
     ) -> admin_pb2.ListAuditEntriesResponse:
         page_size = page_size_of(request.page_size)
-        before = read_page_token(request.page_token, _NUMBER, "ListAuditEntries")
+        before = read_page_token(request.page_token, _is_number, "ListAuditEntries")
         # One more than asked for tells whether there is a next page.
         entries = await self._log.before(int(before) if before else None, page_size + 1)
         page = entries[:page_size]
@@ -35,3 +35,7 @@ class AuditCalls:
             ],
             next_page_token=page_token(str(page[-1].number)) if len(entries) > page_size else "",
         )
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None

@@ -2,14 +2,13 @@
 
 import base64
 import binascii
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from gateway.errors import InvalidRequestError, Violation
+from gateway.policy import is_tenant_id
 
-TENANT_ID = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_NAME_CHARS = 128
 MAX_NAMES = 64
 DEFAULT_PAGE_SIZE = 100
@@ -17,6 +16,13 @@ MAX_PAGE_SIZE = 1000
 
 _MAX_SECONDS = 253_402_300_799  # the end of the year 9999, the last that a Timestamp can say
 _NANOS = 10**9
+
+
+def check_id(field: str, value: str) -> list[Violation]:
+    """Check an id that its operator chooses: those of tenants and of public prefixes have the same form."""
+    if is_tenant_id(value):
+        return []
+    return [Violation(field, "must be 1 to 64 characters out of lower-case letters, digits, - and _")]
 
 
 def check_display_name(name: str) -> list[Violation]:
@@ -55,13 +61,13 @@ def page_token(last_id: str) -> str:
     return base64.urlsafe_b64encode(last_id.encode()).decode()
 
 
-def read_page_token(token: str, form: re.Pattern[str], method: str) -> str:
+def read_page_token(token: str, is_id: Callable[[str], bool], method: str) -> str:
     """Return what the last page ended with, "" for the first. Raises InvalidRequestError."""
     try:
         last_id = base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):
         last_id = "?"
-    if token and not form.fullmatch(last_id):
+    if token and not is_id(last_id):
         refuse([Violation("page_token", f"is not a token that {method} has returned")])
     return last_id
 

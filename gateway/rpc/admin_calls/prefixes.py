@@ -10,7 +10,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.errors import Violation
 from gateway.identity.idempotency import Idempotency
 from gateway.rpc.admin_calls.cache import purged_message
-from gateway.rpc.admin_calls.messages import MAX_NAME_CHARS, TENANT_ID, check_display_name, refuse, timestamp, too_long
+from gateway.rpc.admin_calls.messages import MAX_NAME_CHARS, check_display_name, check_id, refuse, timestamp, too_long
 from radixgate.v1 import admin_pb2
 
 
@@ -27,11 +27,7 @@ class PrefixCalls:
         return await self._idempotency.once("CreatePublicPrefix", request, lambda: self._create(request))
 
     async def _create(self, request: admin_pb2.CreatePublicPrefixRequest) -> admin_pb2.CreatePublicPrefixResponse:
-        violations = check_display_name(request.display_name)
-        if not TENANT_ID.fullmatch(request.prefix_id):
-            violations.append(
-                Violation("prefix_id", "must be 1 to 64 characters out of lower-case letters, digits, - and _")
-            )
+        violations = check_id("prefix_id", request.prefix_id) + check_display_name(request.display_name)
         if len(request.adapter) > MAX_NAME_CHARS:
             violations.append(Violation("adapter", too_long(request.adapter)))
         refuse(violations)

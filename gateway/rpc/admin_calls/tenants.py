@@ -8,10 +8,10 @@ from gateway.errors import NotFoundError, Violation
 from gateway.identity.idempotency import Attempt, Idempotency
 from gateway.identity.stores import Tenant, TenantChange, TenantState, TenantStore
 from gateway.identity.terms import TermsBook
-from gateway.policy import TenantPolicy
+from gateway.policy import TenantPolicy, is_tenant_id
 from gateway.rpc.admin_calls.messages import (
-    TENANT_ID,
     check_display_name,
+    check_id,
     page_size_of,
     page_token,
     read_page_token,
@@ -57,11 +57,7 @@ class TenantCalls:
         self._cache = cache
 
     async def create_tenant(self, request: admin_pb2.CreateTenantRequest) -> admin_pb2.CreateTenantResponse:
-        violations = check_display_name(request.display_name)
-        if not TENANT_ID.fullmatch(request.tenant_id):
-            violations.append(
-                Violation("tenant_id", "must be 1 to 64 characters out of lower-case letters, digits, - and _")
-            )
+        violations = check_id("tenant_id", request.tenant_id) + check_display_name(request.display_name)
         policy, faults = read_policy(request.policy, "policy")
         refuse(violations + faults)
 
@@ -82,7 +78,7 @@ class TenantCalls:
     async def list_tenants(self, request: admin_pb2.ListTenantsRequest) -> admin_pb2.ListTenantsResponse:
         page_size = page_size_of(request.page_size)
         # One more than asked for tells whether there is a next page.
-        after = read_page_token(request.page_token, TENANT_ID, "ListTenants")
+        after = read_page_token(request.page_token, is_tenant_id, "ListTenants")
         tenants = await self._tenants.list_after(after, page_size + 1)
         page = tenants[:page_size]
         more = len(tenants) > page_size
