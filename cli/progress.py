@@ -11,6 +11,9 @@ from typing import Any, Protocol, Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+# The stage that a gateway reports as done when it has found a worker.
+CONNECTING = "Connecting gateway and worker"
+
 
 class Reporter(Protocol):
     """Told of stages and how far each is, from 0 to 1; a context that ends with the work, at the latest."""

@@ -51,6 +51,8 @@ def command(
     config = config_from(tree)
     if check:
         show_and_exit(config)
+    if demo and config.gateway.tls.cert_file is not None:
+        raise click.UsageError("--demo makes its tenants without TLS: leave gateway.tls out, or leave out --demo")
     console = Console(stderr=True, highlight=False)
     _quieten(tree, console)
     stop = StopSignal()
@@ -80,7 +82,7 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
             _leave_admin_token(deployment.admin_token)
         if ready_file is not None:
             stack.enter_context(_announced(ready_file, deployment, keys))
-        _print_how_to(console, deployment, keys)
+        _print_how_to(console, deployment, keys, tls=config.gateway.tls.cert_file is not None)
         supervisor.run()
         console.print(_stopping(config.gateway.server.drain_s))
     if supervisor.forced:
@@ -138,17 +140,18 @@ def _print_log(console: Console, line: str) -> None:
     console.print(line, markup=False, soft_wrap=True)
 
 
-def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]) -> None:
+def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str], *, tls: bool) -> None:
     if not console.is_terminal:
         http = f", HTTP on {deployment.http}" if deployment.http else ""
         metrics = ", ".join(deployment.metrics)
         console.print(f"ready: gRPC on {deployment.grpc}{http}, metrics on {metrics}", soft_wrap=True)
         return
     target = "" if deployment.grpc == DEFAULT_TARGET else f" --target {deployment.grpc}"
+    target += " --tls-ca CA_FILE" if tls else ""
     program = _program()
-    lines = [f"\n[bold green]RadixGate serves on {deployment.grpc}[/] (gRPC, no TLS)"]
+    lines = [f"\n[bold green]RadixGate serves on {deployment.grpc}[/] (gRPC, {'TLS' if tls else 'no TLS'})"]
     if deployment.http:
-        lines.append(f"  OpenAI    http://{deployment.http}/v1")
+        lines.append(f"  OpenAI    {'https' if tls else 'http'}://{deployment.http}/v1")
     lines += [f"  metrics   {url}" for url in deployment.metrics]
     for tenant, key in keys.items():
         lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")

@@ -13,22 +13,16 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cli.child import Child
 from cli.config import Tree, config_from, set_at
 from cli.embedded_redis import EmbeddedRedis, EmbeddedRedisConfig
-from radixgate.v1 import inference_pb2
+from cli.progress import CONNECTING
 
 _POLL_S = 0.05
 _WORKER_STOP_S = 20.0  # it drains for 10
 _GATEWAY_STOP_EXTRA_S = 10.0
 _SERVING_TIMEOUT_S = 60.0
-
-INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
 class ChildDiedError(Exception):
@@ -103,6 +97,7 @@ class Supervisor:
         self._redis: EmbeddedRedis | None = None
         self._children: list[Child] = []
         self._exit = ExitStack()
+        self._serving = threading.Event()
         self.forced: list[str] = []  # children that did not end in time
 
     def start(self) -> Deployment:
@@ -117,10 +112,9 @@ class Supervisor:
         token = self._config.gateway.admin_token or secrets.token_urlsafe(24)
         set_at(self._tree, ("gateway", "admin_token"), token)
         drain_s = self._config.gateway.server.drain_s
-        gateway = self._start_child("gateway", [], stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
-        self._listener.progress("Connecting gateway and worker", 0.0)
-        self._wait_until_serving(gateway["grpc"])
-        self._listener.progress("Connecting gateway and worker", 1.0)
+        gateway = self._start_child("gateway", ["--progress-json"], stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
+        self._listener.progress(CONNECTING, 0.0)
+        self._wait_until_serving()
         urls = (gateway["metrics"], worker["metrics"])
         return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, worker["grpc"], gateway["http"])
 
@@ -152,7 +146,7 @@ class Supervisor:
             self._tree,
             self._run_folder / f"{name}.json",
             on_log=self._listener.log,
-            on_progress=self._listener.progress,
+            on_progress=self._progress,
         )
         self._children.append(child)
         self._exit.callback(self._stop_child, child, stop_timeout_s)
@@ -173,16 +167,22 @@ class Supervisor:
                 child.kill()
                 self.forced.append(child.name)
 
-    def _wait_until_serving(self, target: str) -> None:
+    def _wait_until_serving(self) -> None:
         deadline = time.monotonic() + _SERVING_TIMEOUT_S
-        with grpc.insecure_channel(target) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            while not _is_serving(health):
-                if self._stop.wait(_POLL_S):
-                    raise StoppedError
-                self._check_children()
-                if time.monotonic() > deadline:
-                    raise ChildDiedError(f"the gateway found no worker within {_SERVING_TIMEOUT_S:g} s")
+        while not self._serving.is_set():
+            if self._stop.wait(_POLL_S):
+                raise StoppedError
+            self._check_children()
+            if time.monotonic() > deadline:
+                raise ChildDiedError(f"the gateway found no worker within {_SERVING_TIMEOUT_S:g} s")
+
+    def _progress(self, stage: str, fraction: float) -> None:
+        """Pass on what a child reports. The gateway, too, says itself when it serves: only it knows its own TLS."""
+        if (stage, fraction) == (CONNECTING, 1.0):
+            if self._serving.is_set():  # a worker has come back
+                return
+            self._serving.set()
+        self._listener.progress(stage, fraction)
 
     def _check_children(self) -> None:
         if self._redis is not None and self._redis.returncode is not None:
@@ -190,12 +190,3 @@ class Supervisor:
         for child in self._children:
             if death := child.death():
                 raise ChildDiedError(death)
-
-
-def _is_serving(health: health_pb2_grpc.HealthStub) -> bool:
-    try:
-        # The stub's methods are made at run time; its type stubs do not know them.
-        answer = cast("Any", health).Check(health_pb2.HealthCheckRequest(service=INFERENCE), timeout=1.0)
-    except grpc.RpcError:
-        return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

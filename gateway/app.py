@@ -26,9 +26,18 @@ _log = structlog.get_logger(__name__)
 class GatewayApp:
     """A gateway in this process: `start`, serve, `stop`. Make, start and stop it inside one event loop."""
 
-    def __init__(self, config: GatewayConfig, observer: GatewayObserver | None = None) -> None:
-        """Raises ValueError where the configuration lacks something."""
+    def __init__(
+        self,
+        config: GatewayConfig,
+        observer: GatewayObserver | None = None,
+        on_serving: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_serving` is called whenever a worker has come.
+
+        Raises ValueError where the configuration lacks something.
+        """
         self._config = config
+        self._on_serving = on_serving
         self.port = 0  # known after `start`, as is the next one
         self._http_port = 0
         observer = observer or NullObserver()
@@ -81,6 +90,8 @@ class GatewayApp:
     def _workers_changed(self) -> None:
         self.fronts.health.set(INFERENCE, serving=self.ready)
         self.serving.control.workers_changed()
+        if self.ready:
+            self._on_serving()
 
     async def stop(self) -> None:
         """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
@@ -121,25 +132,30 @@ class Addresses:
 Announce = Callable[[Addresses], None]
 
 
-async def serve(config: GatewayConfig, on_ready: Announce, stop: asyncio.Event) -> None:
-    """Run a gateway with its metrics endpoint until `stop` is set. Raises OSError for an address that cannot be had."""
+async def serve(
+    config: GatewayConfig, on_ready: Announce, stop: asyncio.Event, on_serving: Callable[[], None] = lambda: None
+) -> None:
+    """Run a gateway with its metrics endpoint until `stop` is set. Raises OSError for an address that cannot be had.
+
+    `on_ready` is called when it listens, `on_serving` whenever a worker has come.
+    """
     observer = GatewayMetrics()
     async with AsyncExitStack() as stack:
         url = None
         if config.metrics_listen is not None:
             url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen)).url
-        app = await stack.enter_async_context(GatewayApp(config, observer))
+        app = await stack.enter_async_context(GatewayApp(config, observer, on_serving))
         on_ready(Addresses(app.address, app.http_address, url))
         await stop.wait()
 
 
-def run_gateway(config: GatewayConfig, on_ready: Announce) -> None:
+def run_gateway(config: GatewayConfig, on_ready: Announce, on_serving: Callable[[], None] = lambda: None) -> None:
     """Run a gateway until SIGINT or SIGTERM. Raises OSError for an address that cannot be had."""
 
     async def main() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(config, on_ready, stop)
+        await serve(config, on_ready, stop, on_serving)
 
     asyncio.run(main())
