@@ -10,7 +10,8 @@ local now = clock[1] * 1000000 + clock[2]
 
 # KEYS: requests, tokens, running, line, tickets, the gateway's own.
 # ARGV: lease, limits of requests, tokens, places and line (-1: none), tokens asked for, how long a lease lasts,
-#   whether the call waits already (1 or 0), how long the gateway's own hash is kept (s).
+#   whether the call waits already (1 or 0), how long the gateway's own hash is kept (s), how leases of the same gateway
+#   begin.
 # Returns {'admitted', second, number}, {'admitted', 0, 0} for a call that was admitted before, {'queued', ahead}, or
 #   {'refused', limit, microseconds until it opens}.
 ADMIT = """
@@ -47,6 +48,24 @@ local function leave_line()
     redis.call('ZREM', KEYS[5], lease)
 end
 
+-- Return how many come before a call that waits. Of each gateway only the first in line asks. If others of the same
+-- gateway stand before it here, its own ticket was lost, or came later than theirs: it changes places with the foremost,
+-- or each would wait for the other.
+local function foremost(in_line)
+    local rank = redis.call('ZRANK', KEYS[4], lease)
+    if rank == 0 then return rank end
+    local mine = ARGV[10]
+    for ahead, other in ipairs(redis.call('ZRANGE', KEYS[4], 0, (rank or in_line) - 1)) do
+        if string.sub(other, 1, #mine) == mine then
+            local turn, own = redis.call('ZSCORE', KEYS[4], other), redis.call('ZSCORE', KEYS[4], lease)
+            if not own then own = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2] + 1 end
+            redis.call('ZADD', KEYS[4], turn, lease, own, other)
+            return ahead - 1
+        end
+    end
+    return rank
+end
+
 -- The call may have been made twice, when the answer to the first was lost with its connection.
 if places >= 0 and redis.call('ZSCORE', KEYS[3], lease) then return {'admitted', 0, 0} end
 
@@ -73,7 +92,8 @@ if places >= 0 then
         redis.call('ZREM', KEYS[5], gone)
     end
     local in_line = redis.call('ZCARD', KEYS[4])
-    local rank = redis.call('ZRANK', KEYS[4], lease)
+    local rank
+    if waits then rank = foremost(in_line) else rank = redis.call('ZRANK', KEYS[4], lease) end
     local ahead = rank or in_line
     if ahead >= places - redis.call('ZCARD', KEYS[3]) then
         if not rank then

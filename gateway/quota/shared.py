@@ -81,6 +81,7 @@ class SharedLimits:
                     self._lease_us,
                     int(waits),
                     _KEEP_GATEWAY_S,
+                    f"{self._incarnation}:",
                 ],
             )
         )

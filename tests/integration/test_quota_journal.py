@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -199,6 +200,51 @@ async def test_requests_that_run_over_an_outage_hold_their_places_again(client: 
 
 async def _runs(client: Redis, count: int) -> bool:
     return (await quota_state(client)).running == count
+
+
+async def test_who_waits_is_served_by_arrival_although_redis_has_lost_the_first_ones_ticket(client: Redis) -> None:
+    who = caller(Terms(max_concurrent_requests=1, max_queued_requests=10))
+    served: list[int] = []
+
+    async def serve(number: int) -> None:
+        await gateway.serve(who)
+        served.append(number)
+
+    async with running(Gateway(client, "one")) as gateway:
+        async with gateway.quotas.admit(who, Demand("Generate"), Account()):
+            waiting = []
+            for i in range(3):
+                waiting.append(asyncio.ensure_future(serve(i)))
+                await eventually(functools.partial(_waits, client, i + 1))
+            before, gateway.store.fails_before = gateway.store.failures, 1.0
+
+            async def has_asked_in_vain() -> bool:
+                return gateway.store.failures > before
+
+            await eventually(has_asked_in_vain)
+            gateway.store.fails_before = 0
+            await eventually(functools.partial(_waits, client, 2))
+        async with asyncio.timeout(10):
+            await asyncio.gather(*waiting)
+        assert served == [0, 1, 2]
+
+
+async def test_who_waits_is_served_by_arrival_although_redis_has_them_in_another_order(client: Redis) -> None:
+    who = caller(Terms(max_concurrent_requests=1, max_queued_requests=10))
+    async with running(Gateway(client, "one")) as gateway:
+        async with gateway.quotas.admit(who, Demand("Generate"), Account()):
+            waiting = []
+            for i in range(3):
+                waiting.append(asyncio.ensure_future(gateway.serve(who)))
+                await eventually(functools.partial(_waits, client, i + 1))
+            line = await client.zrange(keys.line("acme"), 0, -1)
+            await client.zadd(keys.line("acme"), {ticket: -turn for turn, ticket in enumerate(line)})
+        async with asyncio.timeout(10):
+            await asyncio.gather(*waiting)
+
+
+async def _waits(client: Redis, count: int) -> bool:
+    return (await quota_state(client)).waiting == count
 
 
 async def snapshot(redis_url: str) -> dict[bytes, bytes]:
