@@ -49,7 +49,7 @@ local function leave_line()
 end
 
 -- Return how many come before a call that waits. Of each gateway only the first in line asks. If others of the same
--- gateway stand before it here, its own ticket was lost, or came later than theirs: it changes places with the foremost,
+-- gateway stand before it here, its own ticket was lost, or came later than theirs: it takes the place of the foremost,
 -- or each would wait for the other.
 local function foremost(in_line)
     local rank = redis.call('ZRANK', KEYS[4], lease)
