@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from redis.asyncio import Redis
@@ -17,6 +17,8 @@ _log = structlog.get_logger(__name__)
 
 ResultT = TypeVar("ResultT")
 
+# Pieces that the time for an answer is counted in, see `_Patience`.
+_PIECES = 8
 _AWAY = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, OSError, TimeoutError)
 
 
@@ -56,7 +58,7 @@ class StoreReach:
             raise unavailable()
         try:
             with _cancellation_heard():
-                async with asyncio.timeout(self._timeout_s):
+                async with _Patience(self._timeout_s):
                     return await make()
         except _AWAY as error:
             self._lose(error)
@@ -72,7 +74,7 @@ class StoreReach:
             await asyncio.sleep(self._probe_s)
             try:
                 with _cancellation_heard():
-                    async with asyncio.timeout(self._timeout_s):
+                    async with _Patience(self._timeout_s):
                         await self._client.ping()
             except (RedisError, OSError, TimeoutError):
                 continue
@@ -90,6 +92,39 @@ class StoreReach:
         self._observer.store_reachable(True)
         for call in self._on_back:
             call()
+
+
+class _Patience:
+    """Like `asyncio.timeout`, but time in which the event loop was held up does not count: it heard no answer then, and
+    those that came meanwhile lie in their sockets. A loop that is busy is no Redis that is away.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._piece_s = timeout_s / _PIECES
+        self._left = _PIECES
+        self._bounds = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        await self._bounds.__aenter__()
+        self._wait()
+
+    async def __aexit__(self, *ended: Any) -> None:
+        self._timer.cancel()
+        await self._bounds.__aexit__(*ended)
+
+    def _wait(self) -> None:
+        self._due = self._loop.time() + self._piece_s
+        self._timer = self._loop.call_at(self._due, self._count)
+
+    def _count(self) -> None:
+        now = self._loop.time()
+        if now < self._due + self._piece_s:
+            self._left -= 1
+        if self._left:
+            self._wait()
+        else:
+            self._bounds.reschedule(now)
 
 
 @contextmanager

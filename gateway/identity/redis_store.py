@@ -27,16 +27,19 @@ PREFIX = "{radixgate}:"
 
 
 def connect(config: RedisConfig) -> Redis:
-    """Return a client that connects when first used and again whenever the server is back."""
+    """Return a client that connects when first used and again whenever the server is back.
+
+    It waits without an end: how long, is the business of `StoreReach`, which all calls go through.
+    """
     if config.url is None:
         raise ValueError("redis.url is not set")
     pool = BlockingConnectionPool.from_url(
         config.url,
         decode_responses=True,
         max_connections=config.max_connections,
-        timeout=config.timeout_s,
-        socket_timeout=config.timeout_s,
-        socket_connect_timeout=config.timeout_s,
+        timeout=None,
+        socket_timeout=None,
+        socket_connect_timeout=None,
         # Once more at once: a connection that died while idle is noticed only when it is used.
         retry=Retry(ConstantBackoff(0), 1, supported_errors=(RedisConnectionError,)),
     )

@@ -1,6 +1,8 @@
 """Nobody waits for a Redis that is away."""
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -8,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from cli.embedded_redis import EmbeddedRedis
 from gateway.errors import UnavailableError
 from gateway.identity.reach import StoreReach
 
@@ -66,6 +69,41 @@ async def test_a_slow_answer_is_none(told: Told) -> None:
     with pytest.raises(UnavailableError):
         await reach.call(never)
     assert reach.away
+
+
+async def test_a_loop_that_was_held_up_is_no_outage(told: Told) -> None:
+    """The answer is there by the time that the loop can look."""
+    reach, loop = reach_of(told, timeout_s=0.05), asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+
+        async def ask() -> bytes:
+            return await loop.sock_recv(ours, 1)
+
+        def hold_up() -> None:
+            theirs.send(b"!")
+            time.sleep(0.2)
+
+        for _ in range(5):
+            loop.call_soon(hold_up)
+            assert await reach.call(ask) == b"!"
+    assert told.reachable == [True]
+
+
+async def test_the_probe_waits_for_a_loop_that_was_held_up(told: Told) -> None:
+    with EmbeddedRedis.start() as server:
+        async with Redis.from_url(server.url) as client:
+            reach = StoreReach(client, 0.2, told, probe_s=0.01)
+            with pytest.raises(UnavailableError):
+                await reach.call(failing(OSError("gone")))
+            probe = asyncio.create_task(reach.run())
+            async with asyncio.timeout(10):
+                while reach.away:
+                    time.sleep(0.03)  # noqa: ASYNC251 - others keep the loop busy
+                    await asyncio.sleep(0)
+            probe.cancel()
+    assert told.reachable == [True, False, True]
 
 
 async def test_a_refusal_by_redis_is_no_outage(told: Told) -> None:
