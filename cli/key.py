@@ -52,7 +52,7 @@ def create(
 def list_all(tenant_id: str, admin: Admin) -> None:
     """List a tenant's keys."""
     with admin.connected() as client:
-        show(client.keys.list(tenant_id), admin.as_json)
+        show(list(client.keys.list(tenant_id)), admin.as_json)
 
 
 @command.command("rotate")

@@ -148,9 +148,15 @@ class KeyCalls:
         answer = self._call(self._stub.CreateApiKey, request)
         return Key.of(answer.api_key), answer.secret
 
-    def list(self, tenant_id: str) -> list[Key]:
-        request = admin_pb2.ListApiKeysRequest(tenant_id=tenant_id)
-        return [Key.of(message) for message in self._call(self._stub.ListApiKeys, request).api_keys]
+    def list(self, tenant_id: str) -> Iterator[Key]:
+        token = ""
+        while True:
+            request = admin_pb2.ListApiKeysRequest(tenant_id=tenant_id, page_size=PAGE_SIZE, page_token=token)
+            page = self._call(self._stub.ListApiKeys, request)
+            yield from map(Key.of, page.api_keys)
+            token = page.next_page_token
+            if not token:
+                return
 
     def rotate(
         self, key_id: str, overlap: timedelta | None, expire_time: datetime | None, request_id: str = ""

@@ -67,8 +67,8 @@ def _rooms(config: GatewayConfig, store: SharedStore, identity: Identity, servin
     control, once, tenants = serving.control, store.idempotency, identity.tenants
     cache, usage = CacheCalls(tenants, control.cache_control), UsageStore(store.client, store.reach)
     return AdminRooms(
-        tenants=TenantCalls(tenants, identity.terms, once, usage, cache),
-        keys=KeyCalls(tenants, identity.keys, Issuer(store.secret), once),
+        tenants=TenantCalls(tenants, identity.terms, once, usage, cache, config.limits),
+        keys=KeyCalls(tenants, identity.keys, Issuer(store.secret), once, config.limits),
         adapters=AdapterCalls(control.adapter_control, once),
         prefixes=PrefixCalls(serving.fleet, control.prefix_control, once, config.limits),
         cache=cache,

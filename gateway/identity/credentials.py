@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 SECRET_BYTES = 32
 
+_KEY_ID = re.compile(r"[0-9a-f]{16}")
 _FORM = re.compile(r"rg_([0-9a-f]{16})_([0-9a-f]{64})")
+
+
+def is_key_id(text: str) -> bool:
+    """Whether a key may have this id."""
+    return _KEY_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,13 @@ class MemoryKeyStore:
     async def find(self, key_id: str) -> KeyRecord | None:
         return self._tenants.records.get(key_id)
 
-    async def list_of(self, tenant_id: str) -> Sequence[ApiKey]:
+    async def list_after(self, tenant_id: str, key_id: str, limit: int) -> Sequence[ApiKey]:
         records = self._tenants.records.values()
         keys = [record.api_key for record in records if record.api_key.tenant_id == tenant_id]
-        return sorted(keys, key=lambda key: key.created_at)
+        keys.sort(key=lambda key: key.created_at)
+        places = {"": 0, **{key.key_id: place for place, key in enumerate(keys, 1)}}
+        first = places.get(key_id, len(keys))
+        return keys[first : first + limit]
 
     async def rotate(self, record: KeyRecord, expires_at: float) -> ApiKey:
         key = record.api_key

@@ -65,6 +65,16 @@ if redis.call('HSETNX', KEYS[1], 'revoked_ms', ARGV[2]) == 1 then changed(KEYS[2
 return redis.call('HGETALL', KEYS[1])
 """
 )
+# KEYS: the tenant's keys. ARGV: the one before the first, or nothing, and how many.
+_AFTER = """
+local first = 0
+if ARGV[1] ~= '' then
+    local rank = redis.call('ZRANK', KEYS[1], ARGV[1])
+    if not rank then return {} end
+    first = rank + 1
+end
+return redis.call('ZRANGE', KEYS[1], first, first + ARGV[2] - 1)
+"""
 
 
 class RedisKeyStore:
@@ -76,6 +86,7 @@ class RedisKeyStore:
         self._add = client.register_script(_ADD)
         self._rotate = client.register_script(_ROTATE)
         self._revoke = client.register_script(_REVOKE)
+        self._after = client.register_script(_AFTER)
 
     async def add(self, record: KeyRecord) -> None:
         key = record.api_key
@@ -97,13 +108,13 @@ class RedisKeyStore:
         row: Any = await self._reach.call(lambda: self._client.hgetall(api_key_key(key_id)))
         return read_key(key_id, row)
 
-    async def list_of(self, tenant_id: str) -> Sequence[ApiKey]:
-        ids: Any = await self._reach.call(lambda: self._client.zrange(api_keys_key(tenant_id), 0, -1))
+    async def list_after(self, tenant_id: str, key_id: str, limit: int) -> Sequence[ApiKey]:
+        ids: Any = await self._reach.call(lambda: self._after(keys=[api_keys_key(tenant_id)], args=[key_id, limit]))
 
         async def read() -> Any:
             async with self._client.pipeline(transaction=False) as pipeline:
-                for key_id in ids:
-                    pipeline.hgetall(api_key_key(key_id))
+                for each in ids:
+                    pipeline.hgetall(api_key_key(each))
                 return await pipeline.execute()
 
         rows = await self._reach.call(read)

@@ -132,8 +132,12 @@ class KeyStore(Protocol):
 
     async def find(self, key_id: str) -> KeyRecord | None: ...
 
-    async def list_of(self, tenant_id: str) -> Sequence[ApiKey]:
-        """Return the tenant's keys, revoked ones included: oldest first, those of one moment as they were added."""
+    async def list_after(self, tenant_id: str, key_id: str, limit: int) -> Sequence[ApiKey]:
+        """Return at most `limit` of the tenant's keys, from the first behind `key_id` ("": from the start).
+
+        Revoked ones are included. Oldest first, those of one moment as they were added. None behind a key that is not
+        the tenant's.
+        """
         ...
 
     async def rotate(self, record: KeyRecord, expires_at: float) -> ApiKey:

@@ -56,6 +56,10 @@ async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
     await client.aclose()
 
 
+async def keys_of(stores: Stores, tenant_id: str) -> list[ApiKey]:
+    return list(await stores.keys.list_after(tenant_id, "", 1000))
+
+
 def record(tenant_id: str, *, now: float = NOW) -> KeyRecord:
     credential = Credential.generate()
     return KeyRecord(ApiKey(credential.key_id, tenant_id, "laptop", now), credential.secret_hash())
@@ -180,7 +184,7 @@ async def test_a_deleted_tenant_is_gone_with_its_keys_and_no_other(stores: Store
     assert await stores.tenants.get("acme") is None
     assert await stores.tenants.list_after("", 10) == [other]
     assert [await stores.keys.find(each.api_key.key_id) for each in ours] == [None] * 3
-    assert await stores.keys.list_of("acme") == []
+    assert await keys_of(stores, "acme") == []
     assert await stores.keys.find(theirs.api_key.key_id) == theirs
     assert await stores.tenants.delete("acme") is None
 
@@ -194,7 +198,7 @@ async def test_keys_made_while_their_tenant_is_deleted_are_gone_or_refused(store
     assert isinstance(deleted, int)
     assert [await stores.keys.find(each.api_key.key_id) for each in records] == [None] * 30
     await made(stores)
-    assert await stores.keys.list_of("acme") == []
+    assert await keys_of(stores, "acme") == []
 
 
 async def test_a_tenant_made_anew_has_nothing_of_the_old_one_and_no_version_that_was_in_use(stores: Stores) -> None:
@@ -293,8 +297,8 @@ async def test_keys_are_listed_for_their_tenant_only_oldest_first(stores: Stores
     ours = [record("acme", now=NOW + i) for i in range(3)]
     for each in (ours[2], record("globex"), ours[0], ours[1]):
         await stores.keys.add(each)
-    assert await stores.keys.list_of("acme") == [each.api_key for each in ours]
-    assert await stores.keys.list_of("nobody") == []
+    assert await keys_of(stores, "acme") == [each.api_key for each in ours]
+    assert await keys_of(stores, "nobody") == []
 
 
 async def test_keys_of_one_moment_are_listed_as_they_were_added(stores: Stores) -> None:
@@ -305,7 +309,22 @@ async def test_keys_of_one_moment_are_listed_as_they_were_added(stores: Stores) 
     earlier, later = record("acme", now=NOW - 0.001), record("acme", now=NOW + 0.001)
     await stores.keys.add(later)
     await stores.keys.add(earlier)
-    assert await stores.keys.list_of("acme") == [each.api_key for each in (earlier, *same, later)]
+    assert await keys_of(stores, "acme") == [each.api_key for each in (earlier, *same, later)]
+
+
+async def test_keys_are_listed_page_by_page(stores: Stores) -> None:
+    await made(stores)
+    await made(stores, "globex")
+    ours = [record("acme", now=NOW + i // 3) for i in range(7)]
+    theirs = record("globex")
+    for each in (*ours, theirs):
+        await stores.keys.add(each)
+    listed: list[ApiKey] = []
+    while page := await stores.keys.list_after("acme", listed[-1].key_id if listed else "", 3):
+        assert len(page) <= 3
+        listed += page
+    assert listed == [each.api_key for each in ours]
+    assert list(await stores.keys.list_after("acme", theirs.api_key.key_id, 3)) == []
 
 
 async def test_a_key_is_kept_with_all_that_narrows_it(stores: Stores) -> None:
@@ -317,7 +336,7 @@ async def test_a_key_is_kept_with_all_that_narrows_it(stores: Stores) -> None:
     )
     await stores.keys.add(full)
     assert await stores.keys.find(full.api_key.key_id) == full
-    assert await stores.keys.list_of("acme") == [full.api_key]
+    assert await keys_of(stores, "acme") == [full.api_key]
 
 
 async def test_adding_the_same_key_again_changes_nothing(stores: Stores) -> None:
@@ -326,7 +345,7 @@ async def test_adding_the_same_key_again_changes_nothing(stores: Stores) -> None
     await stores.keys.add(one)
     revoked = await stores.keys.revoke(one.api_key.key_id, NOW + 1)
     await stores.keys.add(one)
-    assert await stores.keys.list_of("acme") == [revoked]
+    assert await keys_of(stores, "acme") == [revoked]
 
 
 async def rotated(stores: Stores, old: KeyRecord, expires_at: float) -> tuple[KeyRecord, ApiKey]:
@@ -347,9 +366,9 @@ async def test_a_rotated_key_lives_until_then_and_never_longer_than_before(
     assert replaced == replace(old.api_key, expires_at=after)
     assert await stores.keys.find(old.api_key.key_id) == replace(old, api_key=replaced)
     assert await stores.keys.find(new.api_key.key_id) == new
-    assert await stores.keys.list_of("acme") == [replaced, new.api_key]
+    assert await keys_of(stores, "acme") == [replaced, new.api_key]
     assert await stores.keys.rotate(new, NOW + 5) == replaced  # the second time is without effect
-    assert len(await stores.keys.list_of("acme")) == 2
+    assert len(await keys_of(stores, "acme")) == 2
 
 
 async def test_a_key_that_is_revoked_or_unknown_cannot_be_rotated(stores: Stores) -> None:
@@ -362,7 +381,7 @@ async def test_a_key_that_is_revoked_or_unknown_cannot_be_rotated(stores: Stores
     with pytest.raises(FailedPreconditionError) as refusal:
         await rotated(stores, old, NOW)
     assert refusal.value.reason == "KEY_REVOKED"
-    assert await stores.keys.list_of("acme") == [revoked]
+    assert await keys_of(stores, "acme") == [revoked]
 
 
 async def test_a_revocation_shows_at_once_and_stays_as_it_was(stores: Stores) -> None:
@@ -377,7 +396,7 @@ async def test_a_revocation_shows_at_once_and_stays_as_it_was(stores: Stores) ->
     found = await stores.keys.find(one.api_key.key_id)
     assert found == KeyRecord(revoked, one.secret_hash)
     assert await stores.keys.find(other.api_key.key_id) == other
-    assert revoked in await stores.keys.list_of("acme")
+    assert revoked in await keys_of(stores, "acme")
 
 
 async def test_a_key_that_does_not_exist_cannot_be_revoked(stores: Stores) -> None:

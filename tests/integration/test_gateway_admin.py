@@ -7,6 +7,7 @@ import grpc
 import pytest
 import redis
 
+from gateway.config import GatewayLimits
 from radixgate.v1 import admin_pb2
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Refusal, Stack, bearer, gateway
 
@@ -85,6 +86,47 @@ async def test_tenants_are_listed_page_by_page(stack: Stack) -> None:
 )
 async def test_a_bad_page_is_refused(stack: Stack, request_: dict[str, Any], field: str) -> None:
     refusal = await refused(stack.admin.ListTenants(admin_pb2.ListTenantsRequest(**request_), metadata=ADMIN))
+    assert (refusal.code, list(refusal.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
+
+
+LONG = ["ü" * 128] * 64  # as long as the names of a policy or a key can be
+
+
+async def test_pages_of_large_entries_end_before_they_are_too_large_to_send(redis_url: str) -> None:
+    limits = GatewayLimits(max_message_bytes=65_536)
+    async with gateway(redis_url, [], tenants=[], limits=limits) as stack:
+        policy = admin_pb2.TenantPolicy(models=LONG)
+        for tenant_id in ("a", "b", "c"):
+            await stack.admin.CreateTenant(
+                admin_pb2.CreateTenantRequest(tenant_id=tenant_id, policy=policy), metadata=ADMIN
+            )
+            await stack.admin.CreateApiKey(
+                admin_pb2.CreateApiKeyRequest(tenant_id="a", display_name=tenant_id, models=LONG), metadata=ADMIN
+            )
+        tenants: list[str] = []
+        keys: list[str] = []
+        token = None
+        while token != "":
+            request = admin_pb2.ListTenantsRequest(page_token=token or "")
+            answer = await stack.admin.ListTenants(request, metadata=ADMIN)
+            tenants += [tenant.tenant_id for tenant in answer.tenants]
+            token = answer.next_page_token
+        token = None
+        while token != "":
+            asked = admin_pb2.ListApiKeysRequest(tenant_id="a", page_token=token or "")
+            page = await stack.admin.ListApiKeys(asked, metadata=ADMIN)
+            keys += [key.display_name for key in page.api_keys]
+            token = page.next_page_token
+        assert (tenants, keys) == (["a", "b", "c"], ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"), [({"page_size": -1}, "page_size"), ({"page_token": "YQ=="}, "page_token")]
+)
+async def test_a_bad_page_of_keys_is_refused(stack: Stack, request_: dict[str, Any], field: str) -> None:
+    await create(stack, "acme")
+    request = admin_pb2.ListApiKeysRequest(tenant_id="acme", **request_)
+    refusal = await refused(stack.admin.ListApiKeys(request, metadata=ADMIN))
     assert (refusal.code, list(refusal.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
 
 

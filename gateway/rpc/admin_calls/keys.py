@@ -5,13 +5,19 @@ from collections.abc import Callable
 
 import structlog
 
+from gateway.config import GatewayLimits
 from gateway.errors import NotFoundError, Violation
+from gateway.identity.credentials import is_key_id
 from gateway.identity.idempotency import Attempt, Idempotency
 from gateway.identity.issuing import Issuer
 from gateway.identity.stores import ApiKey, KeyRecord, KeyStore, TenantStore
 from gateway.rpc.admin_calls.messages import (
     check_display_name,
     check_names,
+    num_fitting,
+    page_size_of,
+    page_token,
+    read_page_token,
     refuse,
     seconds_of,
     time_of,
@@ -32,12 +38,14 @@ class KeyCalls:
         keys: KeyStore,
         issuer: Issuer,
         idempotency: Idempotency,
+        limits: GatewayLimits,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._tenants = tenants
         self._keys = keys
         self._issuer = issuer
         self._idempotency = idempotency
+        self._limits = limits
         self._now = now
 
     async def create_api_key(self, request: admin_pb2.CreateApiKeyRequest) -> admin_pb2.CreateApiKeyResponse:
@@ -69,10 +77,16 @@ class KeyCalls:
         return answer
 
     async def list_api_keys(self, request: admin_pb2.ListApiKeysRequest) -> admin_pb2.ListApiKeysResponse:
+        page_size = page_size_of(request.page_size)
+        after = read_page_token(request.page_token, is_key_id, "ListApiKeys")
         if await self._tenants.get(request.tenant_id) is None:
             raise NotFoundError("tenant", request.tenant_id)
-        keys = await self._keys.list_of(request.tenant_id)
-        return admin_pb2.ListApiKeysResponse(api_keys=[_key_message(key) for key in keys])
+        # One more than asked for tells whether there is a next page.
+        keys = await self._keys.list_after(request.tenant_id, after, page_size + 1)
+        page = [_key_message(key) for key in keys[:page_size]]
+        page = page[: num_fitting(page, self._limits.max_message_bytes // 2)]
+        more = len(keys) > len(page)
+        return admin_pb2.ListApiKeysResponse(api_keys=page, next_page_token=page_token(page[-1].key_id) if more else "")
 
     async def rotate_api_key(self, request: admin_pb2.RotateApiKeyRequest) -> admin_pb2.RotateApiKeyResponse:
         overlap_s, violations = _overlap(request)

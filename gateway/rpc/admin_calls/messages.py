@@ -2,9 +2,11 @@
 
 import base64
 import binascii
+import itertools
 from collections.abc import Callable, Sequence
 
 from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf.message import Message
 
 from gateway.errors import InvalidRequestError, Violation
 from gateway.policy import is_tenant_id
@@ -16,6 +18,7 @@ MAX_PAGE_SIZE = 1000
 
 _MAX_SECONDS = 253_402_300_799  # the end of the year 9999, the last that a Timestamp can say
 _NANOS = 10**9
+_MAX_FRAME_BYTES = 8  # of an entry's tag and length
 
 
 def check_id(field: str, value: str) -> list[Violation]:
@@ -55,6 +58,12 @@ def page_size_of(page_size: int) -> int:
     if page_size < 0:
         refuse([Violation("page_size", f"is {page_size}; must be at least 0")])
     return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
+def num_fitting(entries: Sequence[Message], max_bytes: int) -> int:
+    """Return how many of `entries` an answer of so many bytes can hold, from the first on: at least one."""
+    ends = itertools.accumulate(entry.ByteSize() + _MAX_FRAME_BYTES for entry in entries)
+    return max(1, sum(end <= max_bytes for end in ends))
 
 
 def page_token(last_id: str) -> str:

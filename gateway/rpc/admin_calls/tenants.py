@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gateway.config import GatewayLimits
 from gateway.errors import NotFoundError, Violation
 from gateway.identity.idempotency import Attempt, Idempotency
 from gateway.identity.stores import Tenant, TenantChange, TenantState, TenantStore
@@ -12,6 +13,7 @@ from gateway.policy import TenantPolicy, is_tenant_id
 from gateway.rpc.admin_calls.messages import (
     check_display_name,
     check_id,
+    num_fitting,
     page_size_of,
     page_token,
     read_page_token,
@@ -49,12 +51,14 @@ class TenantCalls:
         idempotency: Idempotency,
         usage: UsagePurge,
         cache: CachePurge,
+        limits: GatewayLimits,
     ) -> None:
         self._tenants = tenants
         self._terms = terms
         self._idempotency = idempotency
         self._usage = usage
         self._cache = cache
+        self._limits = limits
 
     async def create_tenant(self, request: admin_pb2.CreateTenantRequest) -> admin_pb2.CreateTenantResponse:
         violations = check_id("tenant_id", request.tenant_id) + check_display_name(request.display_name)
@@ -80,11 +84,11 @@ class TenantCalls:
         # One more than asked for tells whether there is a next page.
         after = read_page_token(request.page_token, is_tenant_id, "ListTenants")
         tenants = await self._tenants.list_after(after, page_size + 1)
-        page = tenants[:page_size]
-        more = len(tenants) > page_size
+        page = [self._message(tenant) for tenant in tenants[:page_size]]
+        page = page[: num_fitting(page, self._limits.max_message_bytes // 2)]
+        more = len(tenants) > len(page)
         return admin_pb2.ListTenantsResponse(
-            tenants=[self._message(tenant) for tenant in page],
-            next_page_token=page_token(page[-1].tenant_id) if more else "",
+            tenants=page, next_page_token=page_token(page[-1].tenant_id) if more else ""
         )
 
     async def update_tenant(self, request: admin_pb2.UpdateTenantRequest) -> admin_pb2.UpdateTenantResponse:

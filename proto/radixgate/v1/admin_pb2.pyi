@@ -276,6 +276,8 @@ Global___GetTenantResponse: _TypeAlias = GetTenantResponse  # noqa: Y015
 
 @_typing.final
 class ListTenantsRequest(_message.Message):
+    """Pages of large entries have fewer than were asked for."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
@@ -614,18 +616,27 @@ Global___CreateApiKeyResponse: _TypeAlias = CreateApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class ListApiKeysRequest(_message.Message):
+    """Pages of large entries have fewer than were asked for."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
+    page_size: _builtins.int
+    """Default 100, at most 1000."""
+    page_token: _builtins.str
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -636,16 +647,22 @@ class ListApiKeysResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     API_KEYS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
     @_builtins.property
-    def api_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]: ...
+    def api_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]:
+        """Oldest first, revoked ones included."""
+
     def __init__(
         self,
         *,
         api_keys: _abc.Iterable[Global___ApiKey] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_keys", b"api_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_keys", b"api_keys", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
