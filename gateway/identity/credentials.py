@@ -10,11 +10,17 @@ SECRET_BYTES = 32
 
 _KEY_ID = re.compile(r"[0-9a-f]{16}")
 _FORM = re.compile(r"rg_([0-9a-f]{16})_([0-9a-f]{64})")
+_SPELT = re.compile(r"(rg_[0-9a-f]{16}_)[0-9a-f]+", re.IGNORECASE)
 
 
 def is_key_id(text: str) -> bool:
     """Whether a key may have this id."""
     return _KEY_ID.fullmatch(text) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` with the secrets of API keys cut short, which people paste where the id of a key belongs."""
+    return _SPELT.sub(r"\1…", text)
 
 
 @dataclass(frozen=True, slots=True)

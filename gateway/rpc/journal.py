@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from gateway.errors import UnavailableError
 from gateway.identity.audit import AuditEntry, AuditLog
+from gateway.identity.credentials import without_secrets
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +80,6 @@ def target_of(request: Any) -> str:
     for field, kind in _SUBJECTS.items():
         value = getattr(request, field, "")
         if isinstance(value, str) and value:
-            shown = "".join(char if char.isprintable() else "?" for char in value[:_MAX_VALUE_CHARS])
+            shown = "".join(char if char.isprintable() else "?" for char in without_secrets(value)[:_MAX_VALUE_CHARS])
             told.append(f"{kind} {shown}")
     return " ".join(told)[:_MAX_TARGET_CHARS]

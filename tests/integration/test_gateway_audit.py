@@ -12,6 +12,7 @@ import structlog
 from google.protobuf import message_factory
 
 from gateway.identity.credentials import Credential
+from gateway.identity.credentials import Credential
 from radixgate.v1 import admin_pb2
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Metadata, Refusal, Stack, bearer, gateway
 from tests.integration.quota_support import KillableRedis
@@ -108,6 +109,16 @@ async def test_no_secret_is_in_an_entry_or_in_the_log(stack: Stack) -> None:
         ("CreateApiKey", "admin"),
         ("SuspendTenant", ""),
     ]
+
+
+@pytest.mark.parametrize("name", ["RevokeApiKey", "RotateApiKey"])
+async def test_a_whole_key_in_the_place_of_its_id_is_kept_without_its_secret(stack: Stack, name: str) -> None:
+    key = str(Credential.generate())
+    with structlog.testing.capture_logs() as log:
+        await call(stack, name, ADMIN, key_id=key)
+    (entry,) = await entries(stack)
+    assert (entry.target, entry.code) == (f"key {key[:20]}…", "NOT_FOUND")
+    assert key[20:28] not in str(log)
 
 
 async def test_entries_are_listed_page_by_page_newest_first_also_while_new_ones_come(stack: Stack) -> None:

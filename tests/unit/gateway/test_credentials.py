@@ -1,6 +1,6 @@
 import re
 
-from gateway.identity.credentials import Credential
+from gateway.identity.credentials import Credential, without_secrets
 
 
 def test_a_credential_reads_back_from_its_own_spelling() -> None:
@@ -35,6 +35,13 @@ def test_a_secret_is_recognised_by_its_hash_and_only_under_its_own_id() -> None:
     assert one.matches(one.secret_hash())
     assert not one.matches(other.secret_hash())
     assert not Credential(other.key_id, one.secret).matches(one.secret_hash())
+
+
+def test_text_that_holds_a_key_is_told_without_its_secret() -> None:
+    one, other = Credential.generate(), Credential.generate()
+    told = without_secrets(f"{one} and {str(other).upper()}, rg_{one.key_id}")
+    assert told == f"rg_{one.key_id}_… and RG_{other.key_id.upper()}_…, rg_{one.key_id}"
+    assert without_secrets(str(one)[:40]) == f"rg_{one.key_id}_…"
 
 
 def test_the_hash_and_the_representation_do_not_give_the_secret_away() -> None:
