@@ -10,6 +10,7 @@ client that goes is noticed.
 """
 
 import asyncio
+from typing import Any
 
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -19,6 +20,7 @@ from gateway.config import HttpConfig
 from gateway.errors import OverloadedError
 from gateway.http.errors import Refusal, refusal_of
 from gateway.http.reply import dumped
+from gateway.http.until_closed import until_closed
 
 _MAX_HEAD_BYTES = 32_768
 
@@ -105,9 +107,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if not self._deaf:
+            self._check_head()
             self._in_head = False
             self._stop_head_timer()
             super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else until_closed(app, cycle))
 
     def on_body(self, body: bytes) -> None:
         if not self._deaf:
@@ -124,6 +130,19 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._parsed_bytes > _MAX_HEAD_BYTES:
             self._refusal = _HEAD_TOO_LARGE
             raise ValueError("the head is too large")  # the parser stops, see send_400_response
+
+    def _check_head(self) -> None:
+        """What the parser lets pass, and two programs may read in two ways."""
+        version = self.parser.get_http_version()
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if (
+            version not in {"1.0", "1.1"}
+            or codings not in ([], [b"chunked"])
+            or hosts > 1
+            or hosts < (version == "1.1")
+        ):
+            raise ValueError("not HTTP as it is spoken here")  # the parser stops, see send_400_response
 
     def _unsupported_upgrade_warning(self) -> None:
         self._listen_no_more()  # the parser reads nothing behind such a head

@@ -104,8 +104,16 @@ def dumped(document: Json) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
+# Line ends for programs that read events as text and split them by all that Unicode calls so.
+_LINE_ENDS = ((b"\xc2\x85", rb"\u0085"), (b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"))
+
+
 def event(document: Json) -> bytes:
-    return b"data: " + dumped(document) + b"\n\n"
+    written = dumped(document)
+    if not written.isascii():
+        for end, escaped in _LINE_ENDS:
+            written = written.replace(end, escaped)
+    return b"data: " + written + b"\n\n"
 
 
 async def _swallow(receive: Receive, seconds: float) -> bool:
