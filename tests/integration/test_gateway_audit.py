@@ -12,7 +12,6 @@ import structlog
 from google.protobuf import message_factory
 
 from gateway.identity.credentials import Credential
-from gateway.identity.credentials import Credential
 from radixgate.v1 import admin_pb2
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Metadata, Refusal, Stack, bearer, gateway
 from tests.integration.quota_support import KillableRedis
