@@ -31,7 +31,7 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 
 MAX_REQUEST_ID_CHARS = 128
 KEPT_S = 86_400
-_LEASE_S = 60.0  # of one that has died; longer than a call takes
+_LEASE_S = 60.0  # of one that has died; whoever lives renews it
 _POLL_S = 0.05
 _SALT_BYTES = 32
 
@@ -51,6 +51,12 @@ if row[5] then return {'answered', row[2], row[3], row[5]} end
 if tonumber(row[4]) > now then return {'running'} end
 redis.call('HSET', KEYS[1], 'until_ms', ends)
 return {'mine', row[2], row[3]}
+"""
+_RENEW = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('HSET', KEYS[1], 'until_ms', string.format('%.0f', now + ARGV[1]))
 """
 # Only what is still there: a field alone would be kept for ever.
 _NOTE = """
@@ -77,13 +83,18 @@ class Idempotency:
     Invariant: two calls of one method with one request id never make something at the same time.
     """
 
-    def __init__(self, client: Redis, reach: StoreReach, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, client: Redis, reach: StoreReach, now: Callable[[], float] = time.time, lease_s: float = _LEASE_S
+    ) -> None:
         self._client = client
         self._reach = reach
         self._now = now
+        self._lease_ms = int(lease_s * 1000)
+        self._renew = client.register_script(_RENEW)
         self._claim = client.register_script(_CLAIM)
         self._note = client.register_script(_NOTE)
         self._running: set[asyncio.Task[Any]] = set()
+        self._closing = False
 
     async def once(self, method: str, request: Message, make: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         """Return what `make()` does, or its answer to the same request earlier today.
@@ -110,7 +121,8 @@ class Idempotency:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait for what goes on without its caller."""
+        """Wait for what goes on without its caller, but for what only waits for another gateway."""
+        self._closing = True
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _attempt(
@@ -126,6 +138,8 @@ class Idempotency:
                 )
             if outcome != "running":
                 break
+            if self._closing:
+                raise UnavailableError("the gateway shuts down", reason="GATEWAY_SHUTTING_DOWN")
             await asyncio.sleep(_POLL_S)
         attempt = Attempt(bytes.fromhex(rest[0]), int(rest[1]) / 1000)
         if outcome == "answered":
@@ -134,13 +148,13 @@ class Idempotency:
 
     async def _claimed(self, key: str, content: str) -> list[str]:
         salt, at_ms = secrets.token_hex(_SALT_BYTES), round(self._now() * 1000)
-        args: list[str | int] = [content, salt, at_ms, int(_LEASE_S * 1000), KEPT_S * 1000]
+        args: list[str | int] = [content, salt, at_ms, self._lease_ms, KEPT_S * 1000]
         outcome: list[str] = await self._reach.call(lambda: self._claim(keys=[key], args=args))
         return outcome
 
     async def _made(self, key: str, attempt: Attempt, make: Callable[[Attempt], Awaitable[AnswerT]]) -> AnswerT:
         try:
-            answer = await make(attempt)
+            answer = await self._held(key, make(attempt))
         except UnavailableError:
             await self._write(
                 lambda: self._note(keys=[key], args=["until_ms", 0])
@@ -154,6 +168,19 @@ class Idempotency:
             raise
         await self._write(lambda: self._note(keys=[key], args=["answer", _packed(answer)]))
         return answer
+
+    async def _held(self, key: str, made: Awaitable[AnswerT]) -> AnswerT:
+        """Return or raise what `made` does, under a lease that lasts: weights may take longer to load than one."""
+        renewing = asyncio.create_task(self._renewed(key))
+        try:
+            return await made
+        finally:
+            renewing.cancel()
+
+    async def _renewed(self, key: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            await self._write(lambda: self._renew(keys=[key], args=[self._lease_ms]))
 
     async def _write(self, make: Callable[[], Awaitable[Any]]) -> None:
         """Write what only saves work: without it a repetition makes the same again, after the lease."""

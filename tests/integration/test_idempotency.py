@@ -124,6 +124,35 @@ async def test_what_has_begun_goes_on_when_its_caller_has_gone(gateways: list[Id
     assert len(maker.attempts) == 1
 
 
+async def test_what_takes_longer_than_a_lease_is_still_made_once(redis_url: str, maker: Maker) -> None:
+    maker.gate.clear()
+    client = connect(RedisConfig(url=redis_url))
+    gateways = [Idempotency(client, StoreReach(client, 5.0, NullObserver()), lease_s=0.6) for _ in range(2)]
+    calls = [asyncio.create_task(name(each, maker, request("one"))) for each in gateways]
+    done, _ = await asyncio.wait(calls, timeout=2.0)  # three leases
+    assert not done
+    maker.gate.set()
+    assert await asyncio.gather(*calls) == ["1", "1"]
+    assert len(maker.attempts) == 1
+    await client.aclose()
+
+
+async def test_a_gateway_that_stops_does_not_wait_for_what_another_one_makes(
+    gateways: list[Idempotency], maker: Maker
+) -> None:
+    maker.gate.clear()
+    making = asyncio.create_task(name(gateways[0], maker, request("one")))
+    await maker.started.wait()
+    waiting = asyncio.create_task(name(gateways[1], maker, request("one")))
+    await asyncio.wait([waiting], timeout=0.1)
+    async with asyncio.timeout(5):
+        await gateways[1].close()
+    with pytest.raises(UnavailableError):
+        await waiting
+    maker.gate.set()
+    assert await making == "1"
+
+
 @pytest.mark.parametrize("request_id", ["x" * 129, "a\nb", "\x00"])
 async def test_a_request_id_has_a_form(gateways: list[Idempotency], maker: Maker, request_id: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
