@@ -79,6 +79,8 @@ class Upkeep:
             if named is None:
                 return _no_longer_valid
             tenant = named
+        if tenant.created_at != caller.tenant.created_at:
+            return _no_longer_valid  # it was deleted, and somebody has made another one under its id
         return _suspended if tenant.state is TenantState.SUSPENDED else None
 
     def _is_valid(self, key: ApiKey) -> bool:

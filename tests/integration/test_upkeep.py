@@ -102,6 +102,19 @@ async def test_a_tenant_that_is_suspended_or_gone_ends_its_sessions_whatever_the
     assert ended.errors[0].reason == "TENANT_SUSPENDED"
 
 
+@pytest.mark.parametrize("credential", ["token alice", "certificate acme"])
+async def test_a_tenant_made_anew_takes_over_no_sessions_of_the_one_that_was_deleted(
+    world: World, credential: str
+) -> None:
+    await world.upkeep.follow()
+    ended = Interrupts()
+    with ended.session_of(world, "acme", credential):
+        await world.tenants.delete("acme")
+        await world.tenants.create("acme", "", 2.0)
+        await world.upkeep.follow()
+    assert [type(error) for error in ended.errors] == [UnauthenticatedError]
+
+
 async def test_a_session_that_opens_just_after_a_change_was_followed_is_seen_the_second_time(world: World) -> None:
     await world.upkeep.follow()
     late = Interrupts()
