@@ -36,6 +36,10 @@ class GatewayObserver(Protocol):
         """A worker admitted a request; the last three are its cached prompt tokens by tier. Once for each request."""
         ...
 
+    def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None:
+        """An admitted request begins with a public prefix; so many of that prefix's tokens were cached."""
+        ...
+
     def first_message(self, tenant: str, model: str, seconds: float) -> None:
         """The first tokens of a stream went to the client, `seconds` after its RPC arrived."""
         ...
@@ -120,6 +124,9 @@ class NullObserver:
     def admitted(
         self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
     ) -> None:
+        pass
+
+    def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None:
         pass
 
     def first_message(self, tenant: str, model: str, seconds: float) -> None:

@@ -59,6 +59,16 @@ class GatewayMetrics:
         self._cached_tokens = make.counter(
             "radixgate_gateway_cached_tokens_total", "Prompt tokens found in a worker's cache", (*who, "tier")
         )
+        self._public_prefix_tokens = make.counter(
+            "radixgate_gateway_public_prefix_tokens_total",
+            "Those of the prompt tokens that belong to a public prefix",
+            who,
+        )
+        self._cached_public_tokens = make.counter(
+            "radixgate_gateway_cached_public_tokens_total",
+            "Those of the cached tokens that belong to a public prefix",
+            who,
+        )
         self._completion_tokens = make.counter(
             "radixgate_gateway_completion_tokens_total", "Tokens of streams that ended regularly", who
         )
@@ -149,6 +159,12 @@ class GatewayMetrics:
         self._prompt_tokens.labels(*who).inc(prompt_tokens)
         for tier, tokens in (("device", device), ("host", host), ("storage", storage)):
             self._cached_tokens.labels(*who, tier).inc(tokens)
+
+    def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None:
+        tenant_label, adapter_label = self._labels.observe(tenant, adapter, 0)  # `admitted` has counted the work
+        who = (tenant_label, model, adapter_label)
+        self._public_prefix_tokens.labels(*who).inc(prefix_tokens)
+        self._cached_public_tokens.labels(*who).inc(cached)
 
     def first_message(self, tenant: str, model: str, seconds: float) -> None:
         self._first_message.labels(self._labels.of_tenant(tenant), model).observe(seconds)

@@ -28,6 +28,8 @@ class StreamObserver(Protocol):
         self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
     ) -> None: ...
 
+    def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None: ...
+
     def first_message(self, tenant: str, model: str, seconds: float) -> None: ...
 
     def next_message(self, tenant: str, model: str, seconds: float) -> None: ...
@@ -123,7 +125,10 @@ class StreamReport:
         account.public_prefix_tokens = usage.public_prefix_tokens
         account.cached_public_tokens = usage.cached_public_tokens
         tiers = (cached.device, cached.host, cached.storage)
-        self._observer.admitted(request.tenant, self._model, request.adapter, usage.prompt_tokens, *tiers)
+        whose = (request.tenant, self._model, request.adapter)
+        self._observer.admitted(*whose, usage.prompt_tokens, *tiers)
+        if usage.public_prefix_tokens:
+            self._observer.public_prefix_met(*whose, usage.public_prefix_tokens, usage.cached_public_tokens)
 
     def sent(self, delta: Delta) -> None:
         if not delta.num_tokens:

@@ -16,6 +16,7 @@ def observer(request: pytest.FixtureRequest) -> GatewayObserver:
 def tell_of_one_stream(observer: GatewayObserver, tenant: str) -> None:
     observer.stream_opened(tenant)
     observer.admitted(tenant, "model", "adapter", 10, 3, 2, 1)
+    observer.public_prefix_met(tenant, "model", "adapter", 5, 4)
     observer.first_message(tenant, "model", 0.5)
     observer.next_message(tenant, "model", 0.01)
     observer.stream_finished(tenant, "model", "adapter", 7, 1.5)

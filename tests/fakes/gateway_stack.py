@@ -41,6 +41,7 @@ class RecordingObserver(NullObserver):
         self.open_streams: Counter[str] = Counter()
         self.max_open_streams = 0
         self.admissions: list[tuple[str, str, str, int, int, int, int]] = []
+        self.public_prefixes: list[tuple[str, str, str, int, int]] = []
         self.first_messages: list[float] = []
         self.next_messages: list[float] = []
         self.completions: list[int] = []
@@ -70,6 +71,9 @@ class RecordingObserver(NullObserver):
         self, tenant: str, model: str, adapter: str, prompt_tokens: int, device: int, host: int, storage: int
     ) -> None:
         self.admissions.append((tenant, model, adapter, prompt_tokens, device, host, storage))
+
+    def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None:
+        self.public_prefixes.append((tenant, model, adapter, prefix_tokens, cached))
 
     def first_message(self, tenant: str, model: str, seconds: float) -> None:
         self.first_messages.append(seconds)

@@ -63,6 +63,14 @@ async def test_tenants_share_a_public_prefix_and_nothing_behind_it(stack: Stack)
     assert public_and_cached(await ask(stack, "acme", [1, 2, 9])) == (50, 50, 52)
 
 
+async def test_the_observer_hears_of_public_tokens_apart(stack: Stack) -> None:
+    await create(stack)
+    await ask(stack, "acme", [1])
+    await ask(stack, "globex", [1])
+    await stack.generate("acme", tokens={"token_ids": [7, 8, 9]}, sampling={"max_new_tokens": 1})
+    assert stack.observer.public_prefixes == [("acme", "tiny", "", 50, 0), ("globex", "tiny", "", 50, 50)]
+
+
 async def test_the_barrier_divides_a_prompt_in_two_segments(stack: Stack, worker: FakeWorker) -> None:
     await create(stack)
     await ask(stack, "acme", [1, 2, 3])

@@ -32,6 +32,18 @@ def test_tokens_are_counted_as_responses_report_them() -> None:
     assert value(metrics, "radixgate_gateway_stream_seconds_sum", tenant="a", model="m") == 1.5
 
 
+def test_tokens_of_public_prefixes_are_counted_apart() -> None:
+    metrics = GatewayMetrics()
+    for cached in (0, 50):
+        metrics.admitted("a", "m", "poet", 60, cached, 0, 0)
+        metrics.public_prefix_met("a", "m", "poet", 50, cached)
+    metrics.admitted("a", "m", "poet", 60, 60, 0, 0)
+    who = {"tenant": "a", "model": "m", "adapter": "poet"}
+    assert value(metrics, "radixgate_gateway_public_prefix_tokens_total", **who) == 100
+    assert value(metrics, "radixgate_gateway_cached_public_tokens_total", **who) == 50
+    assert value(metrics, "radixgate_gateway_cached_tokens_total", **who, tier="device") == 110
+
+
 def test_no_name_is_shared_with_the_workers_counters() -> None:
     metrics = GatewayMetrics()
     metrics.admitted("a", "m", "", 100, 60, 10, 5)
@@ -98,6 +110,7 @@ def test_a_thousand_tenants_with_adapters_keep_the_number_of_series_bounded() ->
     for number in range(1000):
         tenant, adapter = f"tenant-{number}", f"adapter-{number}"
         metrics.admitted(tenant, "m", adapter, 1 + number % 97, 0, 0, 0)
+        metrics.public_prefix_met(tenant, "m", adapter, 1, 0)
         metrics.stream_finished(tenant, "m", adapter, 1 + number % 97, 0.5)
         metrics.admitted("tenant-0", "m", adapter, 1, 0, 0, 0)
     for family in metrics.registry.collect():
