@@ -4,12 +4,13 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import click
 
+from cli.admin_client.values import time_of
 from cli.parameters import DURATION
 from cli.rpc_errors import rpc_errors_told
 from cli.showing import show, show_one
@@ -48,7 +49,7 @@ class Adapter:
             num_bytes=message.num_bytes,
             resident=message.resident,
             users=message.users,
-            load_time=message.load_time.ToDatetime(tzinfo=UTC).isoformat(timespec="seconds"),
+            load_time=time_of(message.load_time),
         )
 
 

@@ -237,7 +237,7 @@ class AuditEntry:
 
 
 def time_of(timestamp: Timestamp) -> str:
-    return timestamp.ToDatetime(tzinfo=UTC).isoformat(timespec="seconds")
+    return timestamp.ToDatetime(tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def timestamp_of(moment: datetime | None) -> Timestamp | None:

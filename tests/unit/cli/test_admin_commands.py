@@ -15,7 +15,7 @@ def test_a_tenant_that_was_created_is_shown_and_listed(command: Command, new_ten
     name = new_tenant()
     created = command.json("tenant", "create", name, "--name", "Köche & Söhne")
     assert (created["tenant_id"], created["display_name"]) == (name, "Köche & Söhne")
-    assert created["create_time"].endswith("+00:00")
+    assert created["create_time"].endswith("Z")
     assert command.json("tenant", "get", name) == created
     assert created in command.json("tenant", "list")
 

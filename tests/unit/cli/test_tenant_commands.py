@@ -98,7 +98,7 @@ def test_people_see_what_is_set_and_what_holds(command: Command, new_tenant: New
     output = command.run("tenant", "create", new_tenant(), "--weight", "2").output
     set_, _, holds = output.partition("\neffective policy:\n")
     assert set_.endswith("\npolicy:\n  weight:         2.0")
-    assert "  weight:         2.0\n  priority:       0\n" in holds
+    assert "  weight:              2.0\n  priority:            0\n" in holds
     nothing = command.run("tenant", "create", new_tenant()).output
     assert "\npolicy:         nothing set\n" in nothing
 
@@ -124,7 +124,7 @@ def test_a_key_may_expire_and_be_narrow(command: Command, tenant: str) -> None:
 @pytest.mark.parametrize("moment", ["2031-02-03T04:05:06Z", "2031-02-03T05:05:06+01:00"])
 def test_a_time_of_expiry_is_rfc_3339(command: Command, tenant: str, moment: str) -> None:
     made = command.json("key", "create", tenant, "--expires", moment)
-    assert made["expire_time"] == "2031-02-03T04:05:06+00:00"
+    assert made["expire_time"] == "2031-02-03T04:05:06Z"
 
 
 @pytest.mark.parametrize("moment", ["2031-02-03T04:05:06", "tomorrow", "2031-13-01T00:00:00Z"])
