@@ -167,6 +167,14 @@ async def test_tenants_that_overlap_are_refused(stack: Stack, workers: list[Fake
     assert await given_revisions(stack, workers, 2, "globex") == {NEW: 2}
 
 
+async def test_who_names_an_adapter_for_the_wrong_tenants_is_told_for_whom_it_is(stack: Stack) -> None:
+    await register(stack, OLD, tenants=["acme"])
+    await register(stack, NEW, tenants=["globex"])
+    refused = await refusal(registered(stack))
+    assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "ADAPTER_NOT_FOUND")
+    assert refused.message.endswith("it is registered for acme; or for globex")
+
+
 @pytest.mark.parametrize(
     ("field", "request_"),
     [

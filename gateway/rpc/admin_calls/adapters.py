@@ -83,9 +83,10 @@ class AdapterCalls:
         wanted = frozenset(tenants)
         if model:
             return AdapterKey(model, name, wanted)
-        known = [each.key for each in await self._control.all() if (each.key.name, each.key.tenants) == (name, wanted)]
+        named = [each.key for each in await self._control.all() if each.key.name == name]
+        known = [key for key in named if key.tenants == wanted]
         if not known:
-            raise NotFoundError("adapter", name)
+            raise NotFoundError("adapter", name, _for_others(name, named) if named else None)
         if len(known) > 1:
             models = ", ".join(key.model for key in known)
             refuse([Violation("model", f"is required where several models have the adapter: {models}")])
@@ -101,6 +102,11 @@ class AdapterCalls:
             previous=None if previous is None else _revision(previous, 0),
             placements=[_placement(place) for place in self._control.places(registration)],
         )
+
+
+def _for_others(name: str, keys: Iterable[AdapterKey]) -> str:
+    whose = "; or for ".join(sorted(", ".join(sorted(key.tenants)) or "all tenants" for key in keys))
+    return f"adapter {name!r} does not exist for these tenants: it is registered for {whose}"
 
 
 def _check_key(name: str, tenants: Iterable[str]) -> list[Violation]:
