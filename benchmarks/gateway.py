@@ -106,8 +106,8 @@ def _stand(rate: float) -> Iterator[dict[str, Side]]:
         def start(name: str, *command: str) -> tuple[dict[str, str], psutil.Process]:
             ready_file = folder / f"{name}.json"
             whole = [sys.executable, "-m", *command, "--ready-file", str(ready_file)]
-            stack.enter_context(running_process(whole, what=name, is_ready=ready_file.exists, timeout_s=60))
-            return json.loads(ready_file.read_text()), _child_with(str(ready_file))
+            started = stack.enter_context(running_process(whole, what=name, is_ready=ready_file.exists, timeout_s=60))
+            return json.loads(ready_file.read_text()), psutil.Process(started.pid)
 
         sides: dict[str, Side] = {}
 
@@ -127,18 +127,11 @@ def _stand(rate: float) -> Iterator[dict[str, Side]]:
         ready, process = start("http-worker", "benchmarks.gateway_http_stub", "--rate", str(rate))
         add("direct http", ready["http"], process)
         if SMG.exists():
-            target = _start_smg(stack, ready["http"])
-            add("smg http", target, _child_with(target.rpartition(":")[2]))
+            add("smg http", *_start_smg(stack, ready["http"]))
         yield sides
 
 
-def _child_with(argument: str) -> psutil.Process:
-    """Return the child process that was started with this argument."""
-    children = psutil.Process().children(recursive=True)
-    return next(each for each in children if argument in each.cmdline())
-
-
-def _start_smg(stack: ExitStack, worker: str) -> str:
+def _start_smg(stack: ExitStack, worker: str) -> tuple[str, psutil.Process]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{free.getsockname()[1]}"
@@ -146,8 +139,10 @@ def _start_smg(stack: ExitStack, worker: str) -> str:
     command = [str(SMG), "launch", "--worker-urls", f"http://{worker}", "--host", "127.0.0.1", "--port", port]
     command += ["--policy", "round_robin", "--log-level", "warn"]
     log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "smg.log"
-    stack.enter_context(running_process(command, what="smg", is_ready=lambda: _answers(target), timeout_s=60, log=log))
-    return target
+    started = stack.enter_context(
+        running_process(command, what="smg", is_ready=lambda: _answers(target), timeout_s=60, log=log)
+    )
+    return target, psutil.Process(started.pid)
 
 
 def _answers(target: str) -> bool:

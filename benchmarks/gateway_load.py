@@ -61,7 +61,8 @@ class HttpClient:
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def call(self, tokens: int, number: int) -> AsyncIterator[bytes]:
-        body = json.dumps({"model": MODEL, "prompt": _prompt(number), "max_tokens": tokens, "stream": True}).encode()
+        prompt = " ".join(f"w{token_id}" for token_id in _prompt(number))  # not every server takes token ids
+        body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": tokens, "stream": True}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(body)}\r\n" + (f"authorization: Bearer {self._key}\r\n" if self._key else "")
         reader, writer = self._free.pop() if self._free else await asyncio.open_connection(self._host, self._port)

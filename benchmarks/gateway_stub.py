@@ -60,15 +60,18 @@ class Clock:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time()
         while True:
-            if not any(link.sequences for link in self.links) and not self.direct:
-                self._work.clear()
-                await self._work.wait()
-                due = loop.time()  # whoever comes to an idle engine does not wait
+            await self._work.wait()
+            due = loop.time()  # whoever comes to an idle engine does not wait
             self._step()
-            due = max(due + 1 / self._rate, loop.time()) if self._rate else 0.0
-            await asyncio.sleep(max(0.0, due - loop.time()) if self._rate else 0)
+            while self._busy():
+                due = max(due + 1 / self._rate, loop.time()) if self._rate else 0.0
+                await asyncio.sleep(max(0.0, due - loop.time()) if self._rate else 0)
+                self._step()
+            self._work.clear()
+
+    def _busy(self) -> bool:
+        return bool(self.direct) or any(link.sequences for link in self.links)
 
     def _step(self) -> None:
         for link in self.links:

@@ -53,6 +53,7 @@ class PeakMemory:
 class Started:
     """A server that is ready. `started_s` is on the clock of `time.monotonic`."""
 
+    pid: int
     started_s: float
     ready_after_s: float
     memory: PeakMemory
@@ -85,7 +86,7 @@ def running_process(
     memory.start()
     try:
         _wait_until_ready(process, is_ready, started_s + timeout_s, what, log)
-        yield Started(started_s, time.monotonic() - started_s, memory)
+        yield Started(process.pid, started_s, time.monotonic() - started_s, memory)
     finally:
         memory.stop()
         _end(process)
