@@ -200,6 +200,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             except Exception as error:  # noqa: BLE001 - whatever a handler raises, its call must end
                 if isinstance(error, grpc.aio.InternalError) or context.cancelled():
                     call.code = _code_of_cancellation(context)
+                    await call.tell(journal)
                     raise _client_gone() from None
                 call.code = grpc.StatusCode.INTERNAL
                 kind, at = type(error).__name__, _frames(error)

@@ -13,6 +13,7 @@ from gateway.identity.callers import Caller, Credentials
 from gateway.identity.stores import Tenant
 from gateway.policy import Terms
 from gateway.rpc.boundary import Boundary
+from gateway.rpc.journal import EndedCall
 from tests.fakes.gateway_stack import RecordingObserver
 
 
@@ -39,6 +40,9 @@ class GoneClient:
     def cancelled(self) -> bool:
         return False
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     async def write(self, message: object) -> None:
         raise grpc.aio.InternalError("Failed grpc_call_start_batch")
 
@@ -51,10 +55,19 @@ class Details:
     invocation_metadata = ()
 
 
-async def served(behaviour: Any, context: GoneClient) -> RecordingObserver:
+class Journal:
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    async def ended(self, call: EndedCall) -> None:
+        self.codes.append(call.code)
+
+
+async def served(behaviour: Any, context: GoneClient, journal: Journal | None = None) -> RecordingObserver:
     """Run a streaming handler behind a boundary, for a client that has gone."""
     observer = RecordingObserver()
-    boundary = Boundary({"p.Service": Anybody()}, frozenset(), GatewayLimits(), observer)
+    journals = {"p.Service": journal} if journal else None
+    boundary = Boundary({"p.Service": Anybody()}, frozenset(), GatewayLimits(), observer, journals)
 
     async def find(details: Any) -> Any:
         return grpc.unary_stream_rpc_method_handler(behaviour)
@@ -96,3 +109,10 @@ async def test_a_status_that_reaches_nobody_is_counted_all_the_same() -> None:
         observer = await served(runs_late, GoneClient(-0.1))
     assert observer.finished == [("Service/Method", "DEADLINE_EXCEEDED", "acme")]
     assert logs == []
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [(writes, "CANCELLED"), (runs_late, "DEADLINE_EXCEEDED")])
+async def test_a_call_whose_client_has_gone_is_in_the_journal_all_the_same(behaviour: Any, code: str) -> None:
+    journal = Journal()
+    await served(behaviour, GoneClient(None), journal)
+    assert journal.codes == [code]
