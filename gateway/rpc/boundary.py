@@ -17,12 +17,14 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 
 from gateway.config import GatewayLimits
 from gateway.errors import (
     GatewayError,
     InternalError,
     InvalidRequestError,
+    OverloadedError,
     UnauthenticatedError,
     Violation,
 )
@@ -111,6 +113,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._open_services = open_services
         self._observer = observer
         self._journals = dict(journals or {})
+        self._max_answer_bytes = limits.max_message_bytes
         self.calls = Calls(limits.max_concurrent_rpcs)
         self._open_streams = Capacity(limits.max_open_streams, "streams without credentials", "TOO_MANY_OPEN_STREAMS")
         self._guarded: dict[str, _Handler] = {}
@@ -187,6 +190,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                     _principal.set(call.principal)
                     with self.calls.room.take():
                         answer = await inner(request, context)
+                        self._check_size(answer)
                         await call.tell(journal)
                         return answer
             except GatewayError as error:
@@ -211,6 +215,13 @@ class Boundary(grpc.aio.ServerInterceptor):
                 self._observer.rpc_finished(method, call.code.name, call.tenant, time.monotonic() - arrived_at)
 
         return behaviour
+
+    def _check_size(self, answer: Any) -> None:
+        """Refuse what gRPC would not send, in words, and before it counts as answered."""
+        size = answer.ByteSize() if isinstance(answer, Message) else 0
+        if size > self._max_answer_bytes:
+            told = f"the answer has {size} bytes; at most {self._max_answer_bytes} are sent: ask for less at a time"
+            raise OverloadedError(told, reason="ANSWER_TOO_LARGE")
 
 
 class _Nobody:

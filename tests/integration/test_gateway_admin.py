@@ -89,7 +89,7 @@ async def test_a_bad_page_is_refused(stack: Stack, request_: dict[str, Any], fie
     assert (refusal.code, list(refusal.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
 
 
-LONG = ["ü" * 128] * 64  # as long as the names of a policy or a key can be
+LONG = [f"{i:02}" + "ü" * 126 for i in range(64)]  # as long as the names of a policy or a key can be
 
 
 async def test_pages_of_large_entries_end_before_they_are_too_large_to_send(redis_url: str) -> None:
@@ -118,6 +118,18 @@ async def test_pages_of_large_entries_end_before_they_are_too_large_to_send(redi
             keys += [key.display_name for key in page.api_keys]
             token = page.next_page_token
         assert (tenants, keys) == (["a", "b", "c"], ["a", "b", "c"])
+
+
+async def test_an_answer_that_is_too_large_to_send_is_refused_in_words(redis_url: str) -> None:
+    limits = GatewayLimits(max_message_bytes=65_536)
+    async with gateway(redis_url, [], tenants=[], limits=limits) as stack:
+        both = admin_pb2.TenantPolicy(models=LONG, adapters=LONG)
+        refusal = await refused(
+            stack.admin.CreateTenant(admin_pb2.CreateTenantRequest(tenant_id="acme", policy=both), metadata=ADMIN)
+        )
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "ANSWER_TOO_LARGE")
+        assert "at most 65536 are sent" in refusal.message
+        assert ("AdminService/CreateTenant", "RESOURCE_EXHAUSTED", "") in stack.observer.finished
 
 
 @pytest.mark.parametrize(
