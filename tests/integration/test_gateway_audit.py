@@ -136,7 +136,14 @@ async def test_entries_are_listed_page_by_page_newest_first_also_while_new_ones_
     assert len(await entries(stack, page_size=5000)) == 9 + 5
 
 
-@pytest.mark.parametrize(("fields", "field"), [({"page_size": -1}, "page_size"), ({"page_token": "?!"}, "page_token")])
+# "?!" is no base64; the others spell 0, 00 and -1.
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"page_size": -1}, "page_size"),
+        *(({"page_token": token}, "page_token") for token in ("?!", "MA==", "MDA=", "LTE=")),
+    ],
+)
 async def test_a_bad_page_is_refused(stack: Stack, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await entries(stack, **fields)

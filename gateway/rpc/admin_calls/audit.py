@@ -6,7 +6,7 @@ from gateway.identity.audit import AuditLog
 from gateway.rpc.admin_calls.messages import page_size_of, page_token, read_page_token, timestamp
 from radixgate.v1 import admin_pb2
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
 class AuditCalls:
