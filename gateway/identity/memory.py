@@ -56,10 +56,11 @@ class MemoryTenantStore:
         tenant = self._tenants.get(tenant_id)
         return self._put(replace(tenant, state=state)) if tenant else None
 
-    async def delete(self, tenant_id: str) -> int | None:
-        tenant = self._tenants.pop(tenant_id, None)
-        if tenant is None:
+    async def delete(self, tenant_id: str, created_at: float | None = None) -> int | None:
+        tenant = self._tenants.get(tenant_id)
+        if tenant is None or created_at not in {None, tenant.created_at}:
             return None
+        del self._tenants[tenant_id]
         self._deleted[tenant_id] = tenant.cache_version + max(tenant.adapter_versions.values(), default=0)
         owned = [key_id for key_id, record in self.records.items() if record.api_key.tenant_id == tenant_id]
         for key_id in owned:

@@ -47,15 +47,16 @@ changed(KEYS[3], KEYS[4], ARGV[1])
 return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}
 """
 )
-# KEYS: tenant, versions, tenants, deleted, the tenant's keys, changes, changed, each key. ARGV: id, subject, key ids.
+# KEYS: tenant, versions, tenants, deleted, the tenant's keys, changes, changed, each key.
+# ARGV: id, subject, when the tenant was created or nothing, key ids.
 _DELETE = (
     LUA_CHANGED
     + """
 local version = redis.call('HGET', KEYS[1], 'cache_version')
-if not version then return false end
-local num_keys = #ARGV - 2
+if not version or (ARGV[3] ~= '' and redis.call('HGET', KEYS[1], 'created_ms') ~= ARGV[3]) then return false end
+local num_keys = #ARGV - 3
 if redis.call('ZCARD', KEYS[5]) ~= num_keys then return 'others' end
-for i = 3, #ARGV do
+for i = 4, #ARGV do
     if not redis.call('ZSCORE', KEYS[5], ARGV[i]) then return 'others' end
 end
 local bumps = 0
@@ -64,7 +65,7 @@ redis.call('HSET', KEYS[4], ARGV[1], string.format('%.0f', version + bumps))
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
 for i = 8, #KEYS do redis.call('DEL', KEYS[i]) end
-for i = 3, #ARGV do changed(KEYS[6], KEYS[7], 'key ' .. ARGV[i]) end
+for i = 4, #ARGV do changed(KEYS[6], KEYS[7], 'key ' .. ARGV[i]) end
 changed(KEYS[6], KEYS[7], ARGV[2])
 return num_keys
 """
@@ -132,10 +133,10 @@ class RedisTenantStore:
     async def set_state(self, tenant_id: str, state: TenantState) -> Tenant | None:
         return await self._change(tenant_id, {"state": state.value}, [])
 
-    async def delete(self, tenant_id: str) -> int | None:
+    async def delete(self, tenant_id: str, created_at: float | None = None) -> int | None:
         for _ in range(_DELETE_ATTEMPTS):
             key_ids: Any = await self._reach.call(lambda: self._client.zrange(api_keys_key(tenant_id), 0, -1))
-            deleted = await self._try_delete(tenant_id, key_ids)
+            deleted = await self._try_delete(tenant_id, created_at, key_ids)
             if deleted != "others":
                 return None if deleted is None else int(deleted)
         raise InternalError(f"keys of tenant {tenant_id!r} are made faster than they can be deleted")
@@ -178,12 +179,13 @@ class RedisTenantStore:
         )
         return _tenant_of(tenant_id, found)
 
-    async def _try_delete(self, tenant_id: str, key_ids: Sequence[str]) -> Any:
+    async def _try_delete(self, tenant_id: str, created_at: float | None, key_ids: Sequence[str]) -> Any:
+        created = "" if created_at is None else ms(created_at)
         own = [tenant_key(tenant_id), versions_key(tenant_id), TENANTS, _DELETED, api_keys_key(tenant_id)]
         return await self._reach.call(
             lambda: self._delete(
                 keys=[*own, CHANGES, CHANGED, *(api_key_key(key_id) for key_id in key_ids)],
-                args=[tenant_id, tenant_subject(tenant_id), *key_ids],
+                args=[tenant_id, tenant_subject(tenant_id), created, *key_ids],
             )
         )
 

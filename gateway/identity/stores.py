@@ -104,8 +104,11 @@ class TenantStore(Protocol):
 
     async def set_state(self, tenant_id: str, state: TenantState) -> Tenant | None: ...
 
-    async def delete(self, tenant_id: str) -> int | None:
-        """Remove a tenant with all its keys, and return how many those were. None without such a tenant."""
+    async def delete(self, tenant_id: str, created_at: float | None = None) -> int | None:
+        """Remove a tenant with all its keys, and return how many those were. None without such a tenant.
+
+        With `created_at` only the one that was created then, and none that has been made under its id since.
+        """
         ...
 
     async def cache_version(self, tenant_id: str, adapter: str) -> int | None:

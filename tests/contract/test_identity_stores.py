@@ -174,6 +174,17 @@ async def test_what_does_not_exist_cannot_be_changed(stores: Stores) -> None:
     assert await stores.tenants.get("nobody") is None
 
 
+async def test_a_tenant_made_under_the_id_of_a_deleted_one_is_not_deleted_in_its_place(stores: Stores) -> None:
+    old = await made(stores)
+    await stores.tenants.delete("acme", old.created_at)
+    new = await stores.tenants.create("acme", "", NOW + 1)
+    key = record("acme")
+    await stores.keys.add(key)
+    assert await stores.tenants.delete("acme", old.created_at) is None
+    assert (await stores.tenants.get("acme"), await keys_of(stores, "acme")) == (new, [key.api_key])
+    assert await stores.tenants.delete("acme", new.created_at) == 1
+
+
 async def test_a_deleted_tenant_is_gone_with_its_keys_and_no_other(stores: Stores) -> None:
     await made(stores)
     other = await made(stores, "globex")

@@ -113,7 +113,7 @@ class TenantCalls:
         await self._tenants.bump_cache_version(tenant_id, "")  # so that nothing hits what is being purged
         purged = await self._cache.purge_tenant(tenant_id)
         await self._usage.purge_usage(tenant_id, tenant.created_at)
-        num_keys = await self._tenants.delete(tenant_id)
+        num_keys = await self._tenants.delete(tenant_id, tenant.created_at)
         if num_keys is None:
             raise NotFoundError("tenant", tenant_id)
         _log.info("tenant deleted", tenant=tenant_id, api_keys=num_keys)
