@@ -134,7 +134,8 @@ def _check_times(payload: Mapping[str, Any], now: float, leeway_s: float) -> Non
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    """Whether `value` is a number: integers of any size, which need not fit a float, and nothing that is NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124
 
 
 def _claims(payload: Mapping[str, Any], config: JwtConfig) -> Claims:
