@@ -30,6 +30,8 @@ _COMMANDS = {
 # the gateway, and from what the worker does between steps. Sleeping at once costs more where torch computes: each of
 # its layers would wake them.
 _ENVIRONMENT = {"worker": {"GOMP_SPINCOUNT": "20000"}}
+# gRPC writes a line of its own for each TLS handshake that fails: anybody could fill a gateway's log with them.
+_ENVIRONMENT_OF_ALL = {"GRPC_VERBOSITY": "ERROR"}
 
 # Which extra brings a module that a subcommand could not import.
 _EXTRAS = {
@@ -50,7 +52,7 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        for variable, value in _ENVIRONMENT.get(cmd_name, {}).items():
+        for variable, value in (_ENVIRONMENT_OF_ALL | _ENVIRONMENT.get(cmd_name, {})).items():
             os.environ.setdefault(variable, value)
         try:
             module = importlib.import_module(f"cli.{cmd_name.replace('-', '_')}")

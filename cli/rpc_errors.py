@@ -1,5 +1,6 @@
 """Says what went wrong with an RPC, to a person: status, message, and the details that name field and limit."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -15,7 +16,17 @@ OPERATOR_HINT = (
     "the admin token comes from --admin-token-file, RADIXGATE_ADMIN_TOKEN, the file of --config, "
     "or what `radixgate serve` left for its user"
 )
-_AWAY_HINT = "is RadixGate running there? `radixgate serve` starts it; --tls-ca is for one that speaks TLS"
+_AWAY_HINT = (
+    "is RadixGate running there? `radixgate serve` starts it; --tls-ca is for one that speaks TLS, "
+    "and --tls-cert for one that asks for certificates"
+)
+# By what gRPC says where it found no server to speak to.
+_CONNECTION_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "none of the authorities that are trusted vouches for it; --tls-ca names others",
+    "not in peer certificate": "its certificate is for another name; --target must give one that is in it",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS; leave out --tls, --tls-ca and --tls-cert",
+    "errors resolving": "no address is known for it; it must read HOST:PORT",
+}
 
 
 @contextmanager
@@ -38,10 +49,14 @@ def explain(error: grpc.RpcError, target: str, credential_hint: str) -> str:
     lines = [f"{code.name}:", *violations] if len(violations) > 1 else [f"{code.name}: {error.details()}"]
     lines += _retry(details)
     if code is grpc.StatusCode.UNAVAILABLE and not details:
-        lines.append(f"({target}: {_AWAY_HINT})")
+        lines.append(f"({target}: {_connection_hint(error.details() or '')})")
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         lines.append(f"({target}: {credential_hint})")
     return "\n".join(lines)
+
+
+def _connection_hint(told: str) -> str:
+    return next((hint for words, hint in _CONNECTION_HINTS.items() if words in told), _AWAY_HINT)
 
 
 def _violations(details: Sequence[Any]) -> Iterator[str]:
@@ -58,4 +73,9 @@ def _retry(details: Sequence[Any]) -> Iterator[str]:
     for detail in details:
         retry = error_details_pb2.RetryInfo()
         if detail.Unpack(retry):
-            yield f"  try again in {retry.retry_delay.ToTimedelta().total_seconds():g} s"
+            yield f"  try again in {_rounded_up(retry.retry_delay.ToTimedelta().total_seconds()):g} s"
+
+
+def _rounded_up(seconds: float) -> float:
+    """To tenths, so that whoever waits for so long has waited long enough."""
+    return math.ceil(seconds * 10) / 10

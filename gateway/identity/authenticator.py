@@ -102,5 +102,5 @@ class AdminAuthenticator:
         return Operator(names[0])
 
 
-_MISSING = "no credential: send the metadata entry `authorization: Bearer {}`"
+_MISSING = "no credential: send `authorization: Bearer {}`"
 _REFUSED = "the API key is unknown or no longer valid"

@@ -96,14 +96,22 @@ def test_without_key_and_certificate_there_is_no_chat(deployment: Deployment) ->
     assert "no API key: give --key, or set RADIXGATE_API_KEY" in result.output
 
 
-@pytest.mark.parametrize("arguments", [(), ("--tls",), ("--tls-ca",)])
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ((), "--tls-ca is for one that speaks TLS"),
+        (("--tls",), "--tls-ca names others"),
+        (("--tls-ca",), "--tls-cert for one that asks for certificates"),
+    ],
+)
 def test_who_does_not_trust_or_is_not_trusted_gets_no_answer(
-    deployment: Deployment, arguments: tuple[str, ...]
+    deployment: Deployment, arguments: tuple[str, ...], hint: str
 ) -> None:
     extra = (deployment.ca,) if arguments == ("--tls-ca",) else ()
     result = deployment.run("tenant", "list", *arguments, *extra)
     assert result.exit_code == 1
     assert grpc.StatusCode.UNAVAILABLE.name in result.output
+    assert hint in result.output
 
 
 @pytest.mark.parametrize(
