@@ -62,6 +62,11 @@ def limit_of(refusal: Refusal) -> tuple[str, str]:
     return refusal.metadata["limit"], refusal.metadata["value"]
 
 
+def test_no_method_of_tenants_is_left_out_here() -> None:
+    service = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+    assert set(ROUTES) == {method.name for method in service.methods}
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_requests_per_minute_hold_for_every_route(redis_url: str, worker: FakeWorker, route: str) -> None:
     async with gateway(redis_url, [worker], policies=policies(requests_per_minute=2)) as stack:

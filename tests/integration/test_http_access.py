@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config import GatewayLimits, HttpConfig
+from gateway.http.routes import make_routes
 from radixgate.v1 import admin_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Stack, bearer, gateway
@@ -53,6 +55,16 @@ async def over(stack: Stack, route: str, kind: str) -> Answer:
 
 
 # ------------------------------------------------------------------------------------------ every route x every limiter
+
+
+def test_no_route_of_tenants_is_left_out_here() -> None:
+    nothing: Any = None  # routes are looked at, and none is served
+    there = {
+        (route.method, route.path)
+        for route in make_routes(nothing, nothing, nothing, nothing, HttpConfig(), GatewayLimits())
+    }
+    called = {(method, path) for method, path, _ in ROUTES.values()}
+    assert there == {(method, path.removesuffix("tiny")) for method, path in called}
 
 
 @pytest.mark.parametrize("route", ROUTES)
