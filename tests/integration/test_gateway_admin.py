@@ -1,5 +1,6 @@
 """AdminService: tenants, keys, cache versions."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,6 +8,9 @@ import grpc
 import pytest
 import redis
 
+from cli.admin_client import admin_client
+from cli.admin_client.values import Policy
+from cli.target import Target
 from gateway.config import GatewayLimits
 from radixgate.v1 import admin_pb2
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Refusal, Stack, bearer, gateway
@@ -118,6 +122,24 @@ async def test_pages_of_large_entries_end_before_they_are_too_large_to_send(redi
             keys += [key.display_name for key in page.api_keys]
             token = page.next_page_token
         assert (tenants, keys) == (["a", "b", "c"], ["a", "b", "c"])
+
+
+async def test_the_operators_client_goes_through_all_pages(redis_url: str) -> None:
+    limits = GatewayLimits(max_message_bytes=65_536)
+    async with gateway(redis_url, [], tenants=[], limits=limits) as stack:
+        address = stack.app.address
+
+        def listed() -> tuple[list[str], list[str]]:
+            with admin_client(Target(address), ADMIN_TOKEN) as client:
+                for name in ("a", "b", "c"):
+                    client.tenants.create(name, policy=Policy(models=tuple(LONG)))
+                    client.keys.create("a", name, models=LONG)
+                return (
+                    [tenant.tenant_id for tenant in client.tenants.list()],
+                    [key.display_name for key in client.keys.list("a")],
+                )
+
+        assert await asyncio.to_thread(listed) == (["a", "b", "c"], ["a", "b", "c"])
 
 
 async def test_an_answer_that_is_too_large_to_send_is_refused_in_words(redis_url: str) -> None:
