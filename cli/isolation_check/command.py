@@ -58,7 +58,7 @@ def _sendable(context: click.Context, parameter: click.Parameter, value: str | N
     "folders",
     multiple=True,
     metavar="PATH",
-    help="Two folders of adapters, on the workers' machines, for the check of revisions.",
+    help="Two folders of adapters, on the workers' machines, to check adapters, names and revisions with.",
 )
 @click.option("--prompt-tokens", type=click.IntRange(min=32), default=256, show_default=True, help="Length of prompts.")
 @click.option(
@@ -143,8 +143,9 @@ def _from_ready_file(path: Path, http: str | None) -> tuple[Target, str | None, 
 
 def _token(given: str | None, file: Path | None, token_file: Path | None, *, needed: bool) -> str | None:
     """Return the admin token. What `serve` has left, of whatever deployment, is taken only where one is needed."""
-    found = find_admin_token(file, token_file, leftover=needed)
-    return found if found is not None else given
+    if given is not None and file is None and token_file is None:
+        return given  # that of the environment may be another deployment's
+    return find_admin_token(file, token_file, leftover=needed) or given
 
 
 def _warner(console: Console) -> Callable[[str], None]:

@@ -1,14 +1,15 @@
 """Which checks there are for what was given: two tenants, perhaps the operator's token, an adapter, HTTP."""
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import click
 
 from cli.admin_client import AdminClient, admin_client
-from cli.isolation_check.checks.adapters import AdapterCheck, RevisionCheck
+from cli.admin_client.adapter_calls import AdapterName
+from cli.isolation_check.checks.adapters import AdapterCheck, RevisionCheck, wait_for_answer
 from cli.isolation_check.checks.base import Check
 from cli.isolation_check.checks.claims import ClaimCheck
 from cli.isolation_check.checks.names import NameCheck
@@ -20,7 +21,7 @@ from cli.isolation_check.checks.versions import VersionCheck
 from cli.isolation_check.grpc_probe import GrpcProbe
 from cli.isolation_check.http_probe import HttpProbe
 from cli.isolation_check.operator import Operator
-from cli.isolation_check.probes import Pair, Probe
+from cli.isolation_check.probes import Pair, Probe, Question
 from cli.isolation_check.prompts import Prompts, vocabulary_of
 from cli.isolation_check.running import stage_of
 from cli.isolation_check.verdicts import Evidence, Skipped
@@ -45,6 +46,11 @@ class Wanted:
     pairs: int = 40
     rounds: int = 3
     checks: Collection[str] = NAMES
+
+    @property
+    def needs_adapter(self) -> bool:
+        """Whether a check wants an adapter of one of the tenants, and none was named."""
+        return not self.adapter and not {"adapter", "names"}.isdisjoint(self.checks)
 
 
 class Unavailable:
@@ -77,12 +83,25 @@ def planned(
         vocabulary = vocabulary_of(scout.tokens_of, context_length, random_)
         # Twice as much, and a token, must fit the context: prompts stand behind public prefixes, too.
         prompts = Prompts(vocabulary, min(wanted.prompt_tokens, context_length // 2 - 1), random_)
-        pairs = [Pair(GrpcProbe(channel, keys[0], model), GrpcProbe(channel, keys[1], model))]
-        if wanted.http is not None:
-            http = [HttpProbe(wanted.http, key, model, wanted.target.tls) for key in keys]
-            pairs.append(Pair(*http))
-        plan = _Plan(wanted, model, prompts, operator, lambda key: GrpcProbe(channel, key, model), reporter)
-        yield [check for check in plan.checks(pairs) if check.name in wanted.checks]
+
+        def probe_of(key: str) -> Probe:
+            return GrpcProbe(channel, key, model)
+
+        def pairs_of(keys: Sequence[str]) -> list[Pair]:
+            pairs = [Pair(*map(probe_of, keys))]
+            if wanted.http is not None:
+                pairs.append(Pair(*(HttpProbe(wanted.http, key, model, wanted.target.tls) for key in keys)))
+            return pairs
+
+        pairs = with_adapter = pairs_of(keys)
+        if operator is not None and wanted.adapter_folders is not None and wanted.needs_adapter:
+            one, other = (stack.enter_context(operator.guest(prompts.name(name))) for name in ("owner", "stranger"))
+            which = AdapterName(prompts.name("adapter"), model, (one.tenant_id,))
+            stack.enter_context(operator.adapter(which, wanted.adapter_folders[0]))
+            with_adapter = pairs_of((one.key, other.key))
+            wait_for_answer(with_adapter[0].mine, Question(prompts.fresh(), adapter=which.name))
+        plan = _Plan(wanted, model, prompts, operator, probe_of, reporter)
+        yield [check for check in plan.checks(pairs, with_adapter) if check.name in wanted.checks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +113,14 @@ class _Plan:
     probe_of: Callable[[str], Probe]
     reporter: Reporter
 
-    def checks(self, pairs: list[Pair]) -> Iterator[Check]:
+    def checks(self, pairs: list[Pair], with_adapter: list[Pair]) -> Iterator[Check]:
+        """`with_adapter`: the same for two tenants of whom one has an adapter; they may be the same tenants."""
         wanted, prompts = self.wanted, self.prompts
-        for pair in pairs:
+        for pair, adapted in zip(pairs, with_adapter, strict=True):
             yield TenantCheck(pair, prompts, wanted.rounds)
             yield ScopeCheck(pair.mine, prompts, wanted.rounds)
-            yield AdapterCheck(pair.mine, wanted.adapter, prompts, wanted.rounds)
-            yield NameCheck(pair, wanted.adapter, prompts)
+            yield AdapterCheck(adapted.mine, wanted.adapter, prompts, wanted.rounds)
+            yield NameCheck(adapted, wanted.adapter, prompts)
             yield ClaimCheck(pair.mine, prompts)
         yield from self._operators_checks(pairs)
         timed = pairs[0]

@@ -206,11 +206,16 @@ def test_a_cache_that_finds_nothing_at_all_is_no_proof_of_isolation(deployment: 
     assert status == 2
 
 
-def test_without_keys_two_tenants_are_made_and_removed(deployment: Deployment) -> None:
-    status, findings = deployment.found("--skip", "timing", "--skip", "revision", keys=False, admin=True)
-    assert status == 0, findings
+@pytest.mark.parametrize("over", ["gRPC", "HTTP"])
+def test_without_keys_tenants_and_adapters_are_made_and_removed(deployment: Deployment, over: str) -> None:
+    folders = [word for folder in deployment.folders for word in ("--adapter-folder", folder)]
+    arguments = ("--strict", "--skip", "timing", "--http", f"http://{deployment.http}", *folders)
+    status, findings = deployment.found(*arguments, over=over, keys=False, admin=True)
+    assert set(outcomes(findings).values()) == {"passed"}, findings
+    assert {"adapter", "names"} <= findings.keys()
+    assert status == 0
     environ = {"RADIXGATE_TARGET": deployment.address, "RADIXGATE_ADMIN_TOKEN": ADMIN_TOKEN}
-    for listing in (("tenant", "list"), ("prefix", "list")):
+    for listing in (("tenant", "list"), ("prefix", "list"), ("adapter", "list")):
         left = CliRunner().invoke(main, listing, env=environ).output
         assert "isolation-check" not in left
 
@@ -223,6 +228,15 @@ def test_addresses_and_keys_may_come_from_a_ready_file(deployment: Deployment, t
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "passed\ttenant\tgRPC\t\t" in result.stdout.splitlines()
+
+
+def test_the_token_of_a_ready_file_is_that_of_its_deployment(deployment: Deployment, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    tenants = {"acme": deployment.keys["acme"], "globex": deployment.keys["globex"]}
+    ready.write_text(json.dumps({"grpc": deployment.address, "tenants": tenants, "admin_token": ADMIN_TOKEN}))
+    arguments = ["isolation-check", "--ready-file", str(ready), "--only", "version", "--strict"]
+    result = CliRunner().invoke(main, arguments, env={"RADIXGATE_ADMIN_TOKEN": "that-of-another-deployment"})
+    assert result.exit_code == 0, result.output
 
 
 def test_one_tenant_is_not_two(deployment: Deployment) -> None:

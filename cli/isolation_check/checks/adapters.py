@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from cli.admin_client.adapter_calls import AdapterName
-from cli.admin_client.adapter_values import RegisteredAdapter
 from cli.isolation_check.looking import Look
 from cli.isolation_check.operator import Operator
 from cli.isolation_check.probes import Probe, Question, Refused
@@ -30,7 +29,7 @@ class AdapterCheck:
     def run(self, evidence: Evidence) -> None:
         adapter = self._adapter or min(self._probe.adapters(), default="")
         if not adapter:
-            raise Skipped("the tenant has no adapter: load one")
+            raise Skipped("the tenant has no adapter: load one, or give the admin token and --adapter-folder")
         look = Look(evidence, self._prompts)
         # Requests of one scope stay with one revision, where an adapter has two.
         scope = self._prompts.name("adapter")
@@ -70,41 +69,22 @@ class RevisionCheck:
     def run(self, evidence: Evidence) -> None:
         with self._operator.guest(self._prompts.name("revision")) as guest:
             which = AdapterName(self._prompts.name("adapter"), self._model, (guest.tenant_id,))
-            calls = self._operator.client.adapters
-            try:
-                self._look(evidence, self._probe_of(guest.key), which)
-            finally:
-                self._operator.tidily(f"adapter {which.name}", lambda: calls.unregister(which))
+            with self._operator.adapter(which, self._folders[0]) as first:
+                self._look(evidence, self._probe_of(guest.key), which, first)
 
-    def _look(self, evidence: Evidence, probe: Probe, which: AdapterName) -> None:
+    def _look(self, evidence: Evidence, probe: Probe, which: AdapterName, first: str) -> None:
         look = Look(evidence, self._prompts)
-        first = self._registered(which, self._folders[0])
         question = Question(self._prompts.fresh(), self._prompts.name("scope"), which.name)
-        _wait_for_answer(probe, Question(self._prompts.fresh(), question.scope, which.name))
+        wait_for_answer(probe, Question(self._prompts.fresh(), question.scope, which.name))
         look.own(probe, question, "an adapter finds its own prompt")
-        second = self._registered(which, self._folders[1])
+        second = self._operator.register(which, self._folders[1])
         if first == second:
             raise Skipped("the two folders of --adapter-folder hold the same weights")
         look.nothing(probe, question, "with other weights under its name nothing of it is found")
         look.own(probe, question, "the other weights find their own")
 
-    def _registered(self, which: AdapterName, folder: str) -> str:
-        """Register weights, wait until they are everywhere, and return their revision."""
-        adapter = self._operator.client.adapters.register(which, folder)
-        deadline = time.monotonic() + _PATIENCE_S
-        while not _is_everywhere(adapter) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            adapter = self._operator.client.adapters.get(which)
-        return max(adapter.revisions, key=lambda revision: revision.traffic_percent).revision
 
-
-def _is_everywhere(adapter: RegisteredAdapter) -> bool:
-    (*_, newest) = adapter.revisions
-    places = [place for place in adapter.placements if place.revision == newest.revision]
-    return bool(places) and all(place.loaded for place in places)
-
-
-def _wait_for_answer(probe: Probe, question: Question) -> None:
+def wait_for_answer(probe: Probe, question: Question) -> None:
     """Wait until the adapter that the question names is there."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:

@@ -41,7 +41,10 @@ class NameCheck:
                 return pair, self._adapter
             if private and not self._adapter:
                 return pair, min(private)
-        raise Skipped("neither tenant has an adapter that the other one may not use: load one for one of them")
+        raise Skipped(
+            "neither tenant has an adapter that the other one may not use: load one for one of them, or "
+            "give the admin token and --adapter-folder"
+        )
 
 
 def _refusal(probe: Probe, question: Question) -> Refused | None:
