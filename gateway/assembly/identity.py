@@ -13,7 +13,7 @@ from gateway.identity.redis_keys import RedisKeyStore
 from gateway.identity.redis_tenants import RedisTenantStore
 from gateway.identity.remembering import RememberingDirectory
 from gateway.identity.sessions import Sessions
-from gateway.identity.terms import TermsBook
+from gateway.identity.terms import TermsBook, TermsNow
 from gateway.identity.tokens import TokenAuthenticator
 from gateway.identity.upkeep import AGAIN_S, Upkeep
 from gateway.observer import GatewayObserver
@@ -32,6 +32,7 @@ class Identity:
         self.terms = TermsBook(config.policies)
         self.key_ring = _key_ring(config.jwt, observer)
         directory = RememberingDirectory(RedisDirectory(store.client, store.reach), config.quota.max_stale_s)
+        self.terms_now = TermsNow(self.terms, directory)
         upkeep = Upkeep(ChangeLog(store.client, store.reach), directory, self.sessions)
         store.changes.when_changed(upkeep.follow, AGAIN_S)
         named = NamedTenants(directory, self.terms, observer)

@@ -28,7 +28,7 @@ class Serving:
         self.fleet = _fleet(config, self.threads, observer)
         extra_keys = ExtraKeys(store.secret)
         self.control = ControlRoom(self.fleet, store.client, store.reach, store.changes, extra_keys)
-        self.quotas = open_quotas(store.client, store.reach, config.quota, observer)
+        self.quotas = open_quotas(store.client, store.reach, config.quota, observer, identity.terms_now)
         adapters, limits = self.control.directory, config.limits
         preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits)
         self.inference = Inference(

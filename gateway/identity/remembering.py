@@ -116,6 +116,10 @@ class RememberingDirectory:
             self._tenants.put(tenant_id, found, self._now())
         return found
 
+    def remembered_tenant(self, tenant_id: str) -> Tenant | None:
+        """Return what was read last, by whomever, without asking for it."""
+        return self._tenants.get(tenant_id, self._now())
+
     def remembers_key(self, key_id: str) -> bool:
         return key_id in self._keys
 

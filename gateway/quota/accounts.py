@@ -1,6 +1,5 @@
 """What a request wants, and what it turns out to use: the values between the pipeline and the quotas."""
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,6 +49,3 @@ class Quotas(Protocol):
     def precheck(self, caller: Caller) -> None:
         """Raise QuotaExceededError for a call that is known to be over a limit, before any work is spent on it."""
         ...
-
-
-Clock = Callable[[], float]

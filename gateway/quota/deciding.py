@@ -166,6 +166,7 @@ class Decider:
         ledger.charge(charge.tenant, charge.second, charge.requests, charge.tokens)
         if ask.bounds.max_concurrent_requests is not None:
             ledger.hold(ask.tenant, ask.lease)
+        if waits:
             ledger.leave(ask.tenant, ask.lease)
         self._journal.write_soon()
         return Permit(ask, now, charge.second)

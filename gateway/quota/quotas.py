@@ -5,11 +5,13 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway.errors import QuotaExceededError
 from gateway.identity.callers import Caller
+from gateway.policy import Terms
 from gateway.quota.accounts import Account, Demand
 from gateway.quota.bounds import LINE, PLACES, REQUESTS, TOKENS, Ask, Bounds, Queued, Refused
 from gateway.quota.costs import TokenCosts
@@ -40,6 +42,12 @@ class QuotaObserver(Protocol):
         ...
 
 
+class CurrentTerms(Protocol):
+    def of(self, caller: Caller) -> Terms:
+        """Return what holds for the caller's tenant now. Asks nobody."""
+        ...
+
+
 class TenantQuotas:
     """Implements Quotas. Belongs to the event loop; `start` before use, `stop` after the last call has ended."""
 
@@ -52,6 +60,7 @@ class TenantQuotas:
         costs: TokenCosts,
         incarnation: str,
         observer: QuotaObserver,
+        terms_now: CurrentTerms,
     ) -> None:
         self._decider = decider
         self._journal = journal
@@ -59,6 +68,7 @@ class TenantQuotas:
         self._local = local
         self._costs = costs
         self._observer = observer
+        self._terms_now = terms_now
         self._refusals = Refusals()
         self._paces = Paces()
         self._new_lease: Callable[[], str] = (f"{incarnation}:{number}" for number in itertools.count()).__next__
@@ -118,18 +128,21 @@ class TenantQuotas:
             raise self._refused(caller, ask, Refused(TOKENS, limit, None), "shared")
         decision = await self._decider.decide(ask, waits=False)
         if isinstance(decision, Queued):
-            decision = await self._wait(ask)
+            decision = await self._wait(caller, ask)
         if isinstance(decision, Refused):
             raise self._refused(caller, ask, decision, self._decider.name)
         self._observer.quota_decided(ask.tenant, "admitted", "", self._decider.name)
         return decision
 
-    async def _wait(self, ask: Ask) -> Permit | Refused:
+    async def _wait(self, caller: Caller, ask: Ask) -> Permit | Refused:
+        async def decide() -> Permit | Queued | Refused:
+            bounds = Bounds.of(self._terms_now.of(caller))  # they may have changed meanwhile
+            return await self._decider.decide(replace(ask, bounds=bounds), waits=True)
+
         self._observer.quota_decided(ask.tenant, "queued", PLACES, self._decider.name)
         began, admitted = time.monotonic(), False
         try:
-            waiting = self._lines.wait(ask, lambda: self._decider.decide(ask, waits=True), self._observer.quota_waiting)
-            decision = await waiting
+            decision = await self._lines.wait(ask, decide, self._observer.quota_waiting)
             admitted = isinstance(decision, Permit)
             return decision
         finally:

@@ -106,10 +106,10 @@ if places >= 0 then
         redis.call('PEXPIRE', KEYS[5], math.ceil(lease_us / 500))
         return {'queued', ahead}
     end
-    leave_line()
     redis.call('ZADD', KEYS[3], now + lease_us, lease)
     redis.call('PEXPIRE', KEYS[3], math.ceil(lease_us / 500))
 end
+if places >= 0 or waits then leave_line() end
 for _, limit in ipairs(limits) do
     if limit[3] >= 0 and limit[2] > 0 then
         redis.call('HINCRBY', limit[1], second, limit[2])

@@ -16,6 +16,7 @@ from gateway.observer import NullObserver
 from gateway.policy import Terms
 from gateway.quota.accounts import Account, Demand, Quotas
 from gateway.quota.opening import open_quotas
+from tests.fakes.terms import TermsOfATest
 
 FREE = Terms()
 WIDE = Terms(requests_per_minute=10**6, tokens_per_minute=10**9, max_concurrent_requests=10**4, max_queued_requests=10)
@@ -24,7 +25,8 @@ WIDE = Terms(requests_per_minute=10**6, tokens_per_minute=10**9, max_concurrent_
 @contextlib.asynccontextmanager
 async def quotas_over(redis_url: str, config: QuotaConfig) -> AsyncIterator[Quotas]:
     client = connect(RedisConfig(url=redis_url))
-    made = open_quotas(client, StoreReach(client, 2.0, NullObserver()), config, NullObserver())
+    reach = StoreReach(client, 2.0, NullObserver())
+    made = open_quotas(client, reach, config, NullObserver(), TermsOfATest())
     made.start()
     yield made
     await made.stop(0.1)

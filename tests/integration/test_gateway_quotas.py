@@ -339,6 +339,22 @@ async def test_a_limit_that_was_raised_lets_in_who_was_refused_before(redis_url:
         await eventually(lambda: _is_served(stack))
 
 
+async def test_who_waits_gets_in_when_an_operator_raises_the_limit(redis_url: str, worker: FakeWorker) -> None:
+    limits = policies(max_concurrent_requests=1, max_queued_requests=5)
+    async with gateways(2, redis_url, [worker], policies=limits) as (first, second):
+        worker.hold()
+        calls = [asyncio.ensure_future(stack.generate(**FOUR)) for stack in (first, second)]
+        await worker.until(lambda: worker.num_running == 1)
+        request = admin_pb2.UpdateTenantRequest(
+            tenant=admin_pb2.Tenant(tenant_id="acme", policy=admin_pb2.TenantPolicy(max_concurrent_requests=2)),
+            update_mask=field_mask_pb2.FieldMask(paths=["policy.max_concurrent_requests"]),
+        )
+        await first.admin.UpdateTenant(request, metadata=bearer(ADMIN_TOKEN))
+        await worker.until(lambda: worker.num_running == 2)
+        worker.go()
+        await asyncio.gather(*calls)
+
+
 async def set_requests_per_minute(stack: Stack, limit: int) -> None:
     request = admin_pb2.UpdateTenantRequest(
         tenant=admin_pb2.Tenant(tenant_id="acme", policy=admin_pb2.TenantPolicy(requests_per_minute=limit)),
