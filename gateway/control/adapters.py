@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 import structlog
 
-from gateway.control.keeping import Keeper, reported_under
+from gateway.control.keeping import Keeper, reported_under, take_back
 from gateway.control.registrations import AdapterKey, Registration, Weights
 from gateway.control.registry import AdapterRegistry
 from gateway.control.undertakings import Undertakings
@@ -31,7 +31,6 @@ _log = structlog.get_logger(__name__)
 
 # Until every gateway has heard of a change: two looks at the counter of changes, and a moment.
 HEARD_S: Final = 0.6
-_UNDO_GRACE_S: Final = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,9 @@ class _Loading:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if error is not None:
-            await asyncio.gather(*(self._take_back(link, revision) for link, revision in self._loaded))
+            await asyncio.gather(
+                *(take_back(link, self._registry, self._key, revision) for link, revision in self._loaded)
+            )
 
     async def load_everywhere(self, path: str) -> str:
         """Return the revision that all workers have found in the folder."""
@@ -231,15 +232,6 @@ class _Loading:
         if adapter.revision not in had:
             self._loaded.append((link, adapter.revision))
         return adapter.revision
-
-    async def _take_back(self, link: WorkerLink, revision: str) -> None:
-        registration = self._registry.get(self._key)
-        if registration is not None and registration.share_of(revision) is not None:
-            return  # somebody else has registered it meanwhile
-        try:
-            await unload_adapter(link, self._key, revision, _UNDO_GRACE_S)
-        except (WorkerAwayError, WorkerRefusedError) as error:
-            _log.warning("adapter not taken back", worker=link.address, adapter=self._key.name, reason=error.detail)
 
 
 def _known(registration: Registration) -> Registration:

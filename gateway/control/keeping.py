@@ -62,6 +62,17 @@ def reported_under(link: WorkerLink, key: AdapterKey) -> list[ReportedAdapter]:
     return [each for each in link.adapters.all() if (each.name, each.tenants) == (key.name, key.tenants)]
 
 
+async def take_back(link: WorkerLink, registry: AdapterRegistry, key: AdapterKey, revision: str) -> None:
+    """Unload what a worker was given in vain, unless it is wanted meanwhile."""
+    registration = registry.get(key)
+    if registration is not None and registration.share_of(revision) is not None:
+        return
+    try:
+        await unload_adapter(link, key, revision, grace_s=0.0)
+    except (WorkerAwayError, WorkerRefusedError) as error:
+        _log.warning("adapter not taken back", worker=link.address, adapter=key.name, reason=error.detail)
+
+
 @dataclass(slots=True)
 class _Failure:
     message: str
@@ -142,16 +153,7 @@ class Keeper:
             return
         self._failed(placed, f"{weights.path} holds other weights by now, of revision {adapter.revision}")
         if adapter.revision not in had:
-            await self._undo(key, adapter.revision)
-
-    async def _undo(self, key: AdapterKey, revision: str) -> None:
-        registration = self._registry.get(key)
-        if registration is not None and registration.share_of(revision) is not None:
-            return  # it is wanted meanwhile
-        try:
-            await unload_adapter(self._link, key, revision, grace_s=0.0)
-        except (WorkerAwayError, WorkerRefusedError) as error:
-            _log.warning("adapter not taken back", worker=self._link.address, adapter=key.name, reason=error.detail)
+            await take_back(self._link, self._registry, key, adapter.revision)
 
     def _failed(self, placed: Placed, message: str) -> None:
         key, revision = placed
