@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gateway.errors import QuotaExceededError
+from gateway.errors import QuotaExceededError, UnavailableError
 from gateway.identity.callers import Caller
 from gateway.policy import Terms
 from gateway.quota.accounts import Account, Demand
@@ -28,8 +28,9 @@ _LAST_WRITES_S = 5.0
 
 class QuotaObserver(Protocol):
     def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
-        """A call was "admitted", "refused" or "queued", the last two by a limit; `by` is who decided: "shared" for
-        Redis, "local", "allow" or "refuse" for what happens without it, "memory" for a refusal that still held.
+        """A call was "admitted", "refused" or "queued", the last two by a limit ("": by none, because Redis is away).
+        `by` is who decided: "shared" for Redis, "local", "allow" or "refuse" for what happens without it, "memory" for a
+        refusal that still held.
         """
         ...
 
@@ -126,9 +127,13 @@ class TenantQuotas:
         limit = ask.bounds.tokens_per_minute
         if limit is not None and ask.tokens > limit:
             raise self._refused(caller, ask, Refused(TOKENS, limit, None), "shared")
-        decision = await self._decider.decide(ask, waits=False)
-        if isinstance(decision, Queued):
-            decision = await self._wait(caller, ask)
+        try:
+            decision = await self._decider.decide(ask, waits=False)
+            if isinstance(decision, Queued):
+                decision = await self._wait(caller, ask)
+        except UnavailableError:
+            self._observer.quota_decided(ask.tenant, "refused", "", self._decider.name)
+            raise
         if isinstance(decision, Refused):
             raise self._refused(caller, ask, decision, self._decider.name)
         self._observer.quota_decided(ask.tenant, "admitted", "", self._decider.name)

@@ -21,6 +21,7 @@ from gateway.quota.journal import Journal
 from gateway.quota.ledger import Changes
 from gateway.quota.lines import Lines
 from gateway.quota.local import LocalLimits
+from gateway.quota.opening import Observer
 from gateway.quota.quotas import TenantQuotas
 from gateway.quota.scripts import SERVER_CLOCK
 from gateway.quota.shared import Applied, Holdings, Renewed, SharedLimits
@@ -82,7 +83,9 @@ class Gateway:
         lease_s: float = 15.0,
         alone: Alone | None = None,
         clock: str = SERVER_CLOCK,
+        observer: Observer | None = None,
     ) -> None:
+        observer = observer or NullObserver()
         self.local = LocalLimits()
         reach = StoreReach(client, 2.0, NullObserver())
         self.store = FaultyStore(SharedLimits(client, reach, name, lease_s, 400, clock))
@@ -92,7 +95,7 @@ class Gateway:
         decider = Decider(self.store, self.local, self.journal, alone)
         costs = TokenCosts.of(QuotaConfig())
         self.terms = TermsOfATest()
-        self.quotas = TenantQuotas(decider, self.journal, lines, self.local, costs, name, NullObserver(), self.terms)
+        self.quotas = TenantQuotas(decider, self.journal, lines, self.local, costs, name, observer, self.terms)
         self.requests = self.tokens = 0
 
     async def serve(self, who: Caller, new_tokens: int = 5) -> None:

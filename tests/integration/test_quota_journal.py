@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from gateway.config import RedisConfig
 from gateway.errors import QuotaExceededError, UnavailableError
 from gateway.identity.redis_store import connect
+from gateway.observer import NullObserver
 from gateway.policy import Terms
 from gateway.quota import keys
 from gateway.quota.accounts import Account, Demand
@@ -238,12 +239,22 @@ async def test_a_caller_that_is_gone_before_redis_answers_holds_nothing(client: 
         await eventually(nothing_is_held)
 
 
+class Decisions(NullObserver):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str, str]] = []
+
+    def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
+        self.told.append((tenant, outcome, limit, by))
+
+
 async def test_without_redis_and_with_the_policy_to_refuse_only_limited_tenants_are_refused(client: Redis) -> None:
-    gateway = Gateway(client, "one", alone=NothingGoes())
+    decisions = Decisions()
+    gateway = Gateway(client, "one", alone=NothingGoes(), observer=decisions)
     async with running(gateway):
         gateway.store.away = True
         with pytest.raises(UnavailableError) as refused:
             await gateway.serve(caller())
+        assert decisions.told == [("acme", "refused", "", "refuse")]
         assert refused.value.retry_after_s is not None
         await gateway.serve(caller(Terms()))
         gateway.store.away = False
