@@ -29,8 +29,8 @@ _LAST_WRITES_S = 5.0
 class QuotaObserver(Protocol):
     def quota_decided(self, tenant: str, outcome: str, limit: str, by: str) -> None:
         """A call was "admitted", "refused" or "queued", the last two by a limit ("": by none, because Redis is away).
-        `by` is who decided: "shared" for Redis, "local", "allow" or "refuse" for what happens without it, "memory" for a
-        refusal that still held.
+        `by` is who decided: "shared" for Redis, "local", "allow" or "refuse" for what happens without it, "memory" for
+        a refusal that still held.
         """
         ...
 
