@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.adapters_report import labels
 from benchmarks.breakdown_report import STEP_COLUMNS
+from benchmarks.gateway_report import rows as gateway_rows
 from benchmarks.step import PARTS
 from benchmarks.ttft_report import formula
 from benchmarks.workloads import TITLES
@@ -207,25 +208,13 @@ def adapters(report: Report) -> str:
 
 def gateway(report: Report) -> str:
     """What stands between clients and a worker, a column each."""
-    names = list(report["paced"])
-    forms = {
-        "of one core, paced": ("paced", "core", "{:.1%}"),
-        "messages to clients, paced": ("paced", "messages", "{:,.0f}"),
-        "longest gap of a paced stream, p99, ms": ("paced", "longest_gap_ms", "{:.0f}"),
-        "tokens for each second of processor, unpaced": ("unpaced", "tokens_per_cpu_s", "{:,.0f}"),
-        "added to the first token, p50, ms": ("first_token_ms", "added_p50", "{:.2f}"),
-        "added to the first token, p99, ms": ("first_token_ms", "added_p99", "{:.2f}"),
-    }
-    rows = [
-        [title, *(form.format(report[section][name][key]) for name in names)]
-        for title, (section, key, form) in forms.items()
-    ]
     settings = report["settings"]
     lines = (
         f"{settings['streams']} streams of {settings['tokens']} tokens, paced at {settings['rate']:g} a second each. "
         f"Medians of {settings['repetitions']}; of first tokens, {settings['requests']} requests in each."
     )
-    return f"{lines}\n\n{table(['', *names], rows)}"
+    rows = [[title, *figures] for title, figures in gateway_rows(report)]
+    return f"{lines}\n\n{table(['', *report['paced']], rows)}"
 
 
 def flood(report: Report) -> str:

@@ -30,18 +30,14 @@ from statistics import median
 from typing import Any
 
 import grpc
-import matplotlib
 import psutil
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.gateway_report import draw, print_table
 from benchmarks.machine import describe_machine, write_report
 from benchmarks.processes import running_process
 from cli.embedded_redis import EmbeddedRedis
 from radixgate.v1 import admin_pb2, admin_pb2_grpc
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 
 ADMIN_TOKEN = "of-a-benchmark-only"
 # What stands in between, and what is asked directly to know what it adds.
@@ -74,11 +70,11 @@ def main() -> None:
     report["settings"] = {name: getattr(arguments, name) for name in names}
     report["machine"] = describe_machine()
     report["load_average_before"] = load_before
-    _print(report, Console())
+    print_table(report, Console())
     if arguments.json:
         write_report(arguments.json, report)
     if arguments.plot:
-        _draw(report, arguments.plot)
+        draw(report, arguments.plot)
 
 
 def _parse() -> argparse.Namespace:
@@ -253,50 +249,6 @@ def _ask(side: Side, what: str, *arguments: str) -> dict[str, Any]:
 
 def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
     return {name: median(run[name] for run in runs) for name in runs[0]}
-
-
-# ------------------------------------------------------------------------------------------------------- presentation
-
-
-def _print(report: dict[str, Any], console: Console) -> None:
-    names = list(report["paced"])
-    table = Table("", *names, box=None, header_style="bold", title="What stands between clients and a worker")
-    rows = {
-        "of one core, paced": ("paced", "core", "{:.1%}"),
-        "messages, paced": ("paced", "messages", "{:,.0f}"),
-        "longest gap of a stream, p99, ms": ("paced", "longest_gap_ms", "{:.1f}"),
-        "tokens for each second of processor, unpaced": ("unpaced", "tokens_per_cpu_s", "{:,.0f}"),
-        "first token added, p50, ms": ("first_token_ms", "added_p50", "{:.2f}"),
-        "first token added, p99, ms": ("first_token_ms", "added_p99", "{:.2f}"),
-    }
-    for title, (section, name, form) in rows.items():
-        table.add_row(title, *(form.format(report[section][side][name]) for side in names))
-    console.print(table)
-
-
-def _draw(report: dict[str, Any], path: Path) -> None:
-    names = list(report["paced"])
-    settings = report["settings"]
-    figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    parts = (
-        (f"of one core, {settings['streams']} x {settings['rate']:g} tokens/s",
-         [100 * report["paced"][name]["core"] for name in names], "%", 30.0),
-        ("tokens for each second of processor",
-         [report["unpaced"][name]["tokens_per_cpu_s"] for name in names], "", None),
-        ("added to the first token, p50",
-         [report["first_token_ms"][name]["added_p50"] for name in names], "ms", 2.0),
-    )  # fmt: skip
-    colours = ["#2a7f62" if name.startswith("gateway") else "#b8b8b8" for name in names]
-    for axis, (title, values, unit, target) in zip(axes, parts, strict=True):
-        bars = axis.bar([name.replace(" ", "\n") for name in names], values, color=colours)
-        axis.bar_label(bars, fmt="{:,.3g} " + unit)
-        axis.set_title(title, fontsize=10)
-        axis.margins(y=0.15)
-        if target is not None:
-            axis.axhline(target, color="#b03030", linestyle="--", linewidth=1)
-            axis.annotate("target", (0.02, target), xycoords=("axes fraction", "data"), color="#b03030", fontsize=8,
-                          va="bottom")  # fmt: skip
-    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":
