@@ -20,3 +20,10 @@ def redis_url(redis_server: EmbeddedRedis) -> str:
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
     return redis_server.url
+
+
+@pytest.fixture(scope="module")
+def module_redis_url() -> Iterator[str]:
+    """A server that only the tests of one file use, and that nobody empties: for what lives as long as they do."""
+    with EmbeddedRedis.start() as server:
+        yield server.url

@@ -10,7 +10,6 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.embedded_redis import EmbeddedRedis
 from cli.main import main
 from gateway.app import GatewayApp
 from gateway.config import TlsConfig
@@ -41,7 +40,7 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(module_redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder: Path = tmp_path_factory.mktemp("tls")
     servers, clients = Authority("Servers"), Authority("Clients")
     certificate, key = clients.issue("acme.example").write(folder, "client")
@@ -57,7 +56,7 @@ def deployment(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFac
 
         async def start() -> GatewayApp:
             worker = await exits.enter_async_context(FakeWorker())
-            app = await exits.enter_async_context(GatewayApp(config_for(redis_server.url, [worker.address], tls=tls)))
+            app = await exits.enter_async_context(GatewayApp(config_for(module_redis_url, [worker.address], tls=tls)))
             await until(lambda: app.ready)
             return app
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.embedded_redis import EmbeddedRedis
 from cli.main import main
 from radixgate.v1 import worker_pb2
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Stack, gateway
@@ -69,7 +68,7 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(module_redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     folder: Path = tmp_path_factory.mktemp("adapters")
     folders = (write_fake_adapter(folder / "r1", "r1"), write_fake_adapter(folder / "r2", "r2"))
     with LoopThread() as loop:
@@ -79,7 +78,7 @@ def deployment(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFac
             _, addresses = await exits.enter_async_context(running_worker(config(num_slots=65_536)))
             proxy = await exits.enter_async_context(WorkerProxy(addresses.grpc))
             stack = await exits.enter_async_context(
-                gateway(redis_server.url, [proxy.address], tenants=["acme", "globex"])
+                gateway(module_redis_url, [proxy.address], tenants=["acme", "globex"])
             )
             await stack.ready()
             request = worker_pb2.LoadAdapterRequest(name="poet", path=folders[0], tenants=["acme"])
