@@ -192,6 +192,8 @@ class Journal:
                 await self._write()
                 await self._store.sign_off()
             except UnavailableError:
+                if self._acknowledged == self._newest:
+                    return  # what is left to say, that this gateway is gone, its lease says a little later
                 await asyncio.sleep(_RETRY_S)
             else:
                 return

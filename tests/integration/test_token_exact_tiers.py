@@ -19,7 +19,7 @@ from worker.model.loading import LoadedModel
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
-NUM_PROMPTS, NUM_NEW = 20, 4
+NUM_PROMPTS, NUM_NEW = 16, 4
 DEVICE_SLOTS, HOST_SLOTS = 512, 8_192
 PAGE = 16
 
