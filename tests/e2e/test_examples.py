@@ -93,7 +93,7 @@ def test_isolation_holds_on_the_stack(stack: Stack) -> None:
     command = [
         sys.executable, "-m", "cli", "isolation-check", "--target", stack.grpc, "--http", f"http://{stack.http}",
         "--key", stack.keys["demo-a"], "--other-key", stack.keys["demo-b"],
-        "--rounds", "1", "--pairs", "16", "--prompt-tokens", "192",
+        "--rounds", "1", "--pairs", "20", "--prompt-tokens", "192",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     findings = [line.split("\t")[:3] for line in done.stdout.splitlines()]

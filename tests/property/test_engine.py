@@ -87,7 +87,7 @@ class World:
         self.rig.assert_nothing_is_held()
 
 
-@settings(max_examples=50)
+@settings(max_examples=35)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from([1, 16]),
@@ -117,7 +117,7 @@ def test_ten_thousand_operations_with_sums_checked_after_each_step(page_size: in
     assert world.rig.observer.num_evicted > 0
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), page_size=st.sampled_from([1, 16]), overlapped=st.booleans())
 def test_a_cancelled_sequence_holds_nothing_two_steps_later(seed: int, page_size: int, overlapped: bool) -> None:
     world = World(seed, page_size, 320 // page_size, chunk=7, min_shared=8)

@@ -199,7 +199,7 @@ class World:
         return PrefixKey.of(NAMESPACES[tenant], tokens)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from([1, 4]),
@@ -255,7 +255,7 @@ def test_long_runs_with_a_restart_see_every_tier_at_work(page_size: int, by_hand
     raise AssertionError(f"not everything was seen in {MOST_RUNS} runs: {seen}")
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from([1, 4]),

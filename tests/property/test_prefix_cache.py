@@ -313,6 +313,6 @@ def test_any_mix_of_requests_agrees_with_a_dictionary_of_prefixes(page_size: int
     test = cast("type[RuleBasedStateMachine]", machine).TestCase
     current = settings()
     test.settings = settings(
-        max_examples=max(200, current.max_examples), stateful_step_count=max(50, current.stateful_step_count)
+        max_examples=max(120, current.max_examples), stateful_step_count=max(50, current.stateful_step_count)
     )
     test("runTest").runTest()

@@ -132,7 +132,7 @@ class World:
             assert self.rig.admission(number).hit.total <= most
 
 
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from([1, 4, 16]),
@@ -151,7 +151,7 @@ def test_hits_are_of_ones_own_and_of_what_is_public_and_answers_are_true(
     world.assert_nobody_finds_what_is_not_his()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), page_size=st.sampled_from([1, 4, 16]))
 def test_one_after_another_finds_all_that_it_may(seed: int, page_size: int) -> None:
     """Nothing is evicted: what could be shared is."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,10 @@ def descendants(process: "subprocess.Popen[str]") -> dict[str, int]:
     """The children's process ids by what they are."""
     found = {}
     for child in psutil.Process(process.pid).children(recursive=True):
-        line = child.cmdline()
-        name = next((word for word in ("worker", "gateway") if word in line), Path(line[0]).name)
-        found[name] = child.pid
+        with suppress(psutil.NoSuchProcess):
+            if line := child.cmdline():  # empty between its birth and its program, and after its end
+                name = next((word for word in ("worker", "gateway") if word in line), Path(line[0]).name)
+                found[name] = child.pid
     return found
 
 
