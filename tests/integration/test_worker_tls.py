@@ -30,8 +30,9 @@ class Site:
         self.workers, self.gateways = Authority("workers"), Authority("gateways")
         self.gateway = self.gateways.issue("gateway")
 
-    def worker(self, issued: Issued | None = None) -> WorkerConfig:
-        cert, key = (issued or self.workers.server()).write(self.folder, "worker")
+    def worker(self, issued: Issued | None = None, name: str = "worker") -> WorkerConfig:
+        """`name` is that of its files, which it takes up again when they change: each worker needs its own."""
+        cert, key = (issued or self.workers.server()).write(self.folder, name)
         tls = TlsConfig(
             cert_file=cert, key_file=key, client_ca_file=self.gateways.write(self.folder, "gateways"), reload_s=0.02
         )
@@ -99,8 +100,8 @@ async def test_only_gateways_get_a_connection(site: Site) -> None:
 @pytest.mark.parametrize("imposter", ["another authority", "another name", "plain text"])
 async def test_an_imposter_is_no_worker(redis_url: str, site: Site, imposter: str) -> None:
     worker = {
-        "another authority": site.worker(Authority("workers").server()),
-        "another name": site.worker(site.workers.issue("x", [x509.DNSName("elsewhere.internal")])),
+        "another authority": site.worker(Authority("workers").server(), "other"),
+        "another name": site.worker(site.workers.issue("x", [x509.DNSName("elsewhere.internal")]), "misnamed"),
         "plain text": config(),
     }[imposter]
     async with running_worker(worker) as (_, addresses), running_worker(site.worker()) as (_, good):
