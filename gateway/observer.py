@@ -60,6 +60,12 @@ class GatewayObserver(Protocol):
         """The stream to a worker is down. Only after `worker_connected`."""
         ...
 
+    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
+        """A worker had `cached_tokens` of a prompt, where this gateway expected at least `predicted_tokens`. The
+        expectation was off by `error_tokens`: above 0 if less was cached, below 0 if more was.
+        """
+        ...
+
     def store_reachable(self, reachable: bool) -> None:
         """Redis has begun, or ceased, to answer."""
         ...
@@ -142,6 +148,9 @@ class NullObserver:
         pass
 
     def worker_lost(self, worker: str) -> None:
+        pass
+
+    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
         pass
 
     def store_reachable(self, reachable: bool) -> None:

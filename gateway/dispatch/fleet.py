@@ -18,6 +18,8 @@ from gateway.errors import (
     Violation,
 )
 from gateway.routing.router import Placement, Router
+from hicache.keys import Namespace, PrefixKey
+from hicache.keys import Segment as Named
 from radixgate.v1 import inference_pb2, worker_pb2
 
 MakeLink = Callable[[str, Callable[[], None]], WorkerLink]  # (address, on_change) -> link
@@ -58,6 +60,11 @@ class Generation:
     def extra_key(self) -> bytes:
         """The tenant's own."""
         return self.prompt[-1].extra_key
+
+    def key(self) -> PrefixKey:
+        """Return what names the prompt's KV, at any worker."""
+        revision = self.adapter_revision
+        return PrefixKey(tuple([Named(Namespace(part.extra_key, revision), part.token_ids) for part in self.prompt]))
 
     @property
     def max_tokens(self) -> int:
@@ -151,10 +158,9 @@ class Fleet:
             links = [link for link in links if _has_adapter(link, generation)]
             if not links:
                 raise AdapterChangedError
-        token_ids = [token_id for segment in generation.prompt for token_id in segment.token_ids]
-        placement = Placement(model.name, generation.extra_key, token_ids)
-        chosen = self._router.choose(placement, [link.candidate() for link in links])
-        return self._links[chosen.worker].submit(_submit(generation, timeout_s))
+        key = generation.key()
+        chosen = self._router.choose(Placement(model.name, key), [link.candidate() for link in links])
+        return self._links[chosen.worker].submit(_submit(generation, timeout_s), key)
 
     # ------------------------------------------------------------------------------------------- single workers
 

@@ -17,6 +17,8 @@ from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
 from gateway.errors import GatewayError, UnavailableError
 from gateway.routing.router import Candidate
+from gateway.routing.sent import Expectation, SentPrefixes
+from hicache.keys import PrefixKey
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from transport.client import ClientFiles, channel_credentials
 from transport.pems import PemFiles
@@ -30,6 +32,8 @@ class LinkObserver(Protocol):
     def worker_connected(self, worker: str) -> None: ...
 
     def worker_lost(self, worker: str) -> None: ...
+
+    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class WorkerLink:
         self._observer = observer
         self._on_change = on_change
         self._streams: dict[int, TokenStream] = {}
+        self._sent = SentPrefixes()
+        self._expected: dict[int, Expectation] = {}  # by sequence, as the streams
         self._next_sequence_id = 1
         self._outbox: asyncio.Queue[worker_pb2.ConnectRequest] = asyncio.Queue()
         self._load = worker_pb2.WorkerLoad()
@@ -78,7 +84,7 @@ class WorkerLink:
     def candidate(self) -> Candidate:
         return Candidate(self.address, len(self._streams), self._load.running_sequences, self._load.waiting_sequences)
 
-    def submit(self, submit: worker_pb2.Submit) -> TokenStream:
+    def submit(self, submit: worker_pb2.Submit, key: PrefixKey) -> TokenStream:
         """Send a request on its way; its sequence id is set here. Raises UnavailableError while the link is down."""
         if self.model is None:
             raise _lost(self.address)
@@ -87,6 +93,8 @@ class WorkerLink:
         submit.sequence_id = sequence_id
 
         def closed(worker_is_done: bool) -> None:
+            if (expected := self._expected.pop(sequence_id, None)) is not None:
+                expected.ended()
             if self._streams.pop(sequence_id, None) is not None and not worker_is_done:
                 self._outbox.put_nowait(worker_pb2.ConnectRequest(cancel=worker_pb2.Cancel(sequence_id=sequence_id)))
 
@@ -97,6 +105,8 @@ class WorkerLink:
             max_unread_bytes=self._limits.max_unread_bytes,
         )
         self._streams[sequence_id] = stream
+        if not submit.sampling.HasField("prompt_logprobs"):  # for these nothing is taken from the cache
+            self._expected[sequence_id] = self._sent.sent(key)
         self._outbox.put_nowait(worker_pb2.ConnectRequest(submit=submit))
         return stream
 
@@ -116,7 +126,21 @@ class WorkerLink:
             # Those of a cancelled sequence may come for a step or two longer.
             stream = self._streams.get(output.sequence_id)
             if stream is not None:
+                self._compare(output)
                 stream.feed(output)
+
+    def _compare(self, output: worker_pb2.SequenceOutput) -> None:
+        """Look at what came of a sequence beside what was expected."""
+        expected = self._expected.get(output.sequence_id)
+        if expected is None:
+            return
+        if output.HasField("admission"):
+            cached = output.admission.cached
+            delivered = cached.device + cached.host + cached.storage
+            error = expected.admitted(delivered)
+            self._observer.hit_predicted(self.address, expected.tokens, delivered, error)
+        if output.index == 0:
+            expected.generated(output.token_ids)
 
     # ------------------------------------------------------------------------------------------------ connection
 
@@ -201,6 +225,7 @@ class WorkerLink:
         self.model = self.calls = None
         self._outbox = asyncio.Queue()
         self.fail_all(_lost(self.address))
+        self._sent.forget()
         self._observer.worker_lost(self.address)
         self._on_change()
         return True

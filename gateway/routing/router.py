@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hicache.keys import PrefixKey
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a choice may depend on of the request."""
 
     model: str
-    extra_key: bytes
-    token_ids: Sequence[int]
+    key: PrefixKey  # the prompt, in its namespaces
 
 
 @dataclass(frozen=True, slots=True)

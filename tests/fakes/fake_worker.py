@@ -156,6 +156,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._single_steps += num_steps
         self._work.set()
 
+    def lose_cache(self) -> None:
+        """Have nothing cached, and tell nobody."""
+        self._cache.clear()
+
     @property
     def num_links(self) -> int:
         return len(self._links)

@@ -46,6 +46,7 @@ class RecordingObserver(NullObserver):
         self.next_messages: list[float] = []
         self.completions: list[int] = []
         self.workers: Counter[str] = Counter()
+        self.hit_predictions: list[tuple[str, int, int, int]] = []  # worker, predicted, cached, error
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
         assert seconds >= 0
@@ -74,6 +75,9 @@ class RecordingObserver(NullObserver):
 
     def public_prefix_met(self, tenant: str, model: str, adapter: str, prefix_tokens: int, cached: int) -> None:
         self.public_prefixes.append((tenant, model, adapter, prefix_tokens, cached))
+
+    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
+        self.hit_predictions.append((worker, predicted_tokens, cached_tokens, error_tokens))
 
     def first_message(self, tenant: str, model: str, seconds: float) -> None:
         self.first_messages.append(seconds)
