@@ -12,6 +12,7 @@ from prometheus_client import Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from metrics.described import Described
 from metrics.registry import (
     END_TO_END_BUCKETS,
     FIRST_TOKEN_BUCKETS,
@@ -28,16 +29,23 @@ class GatewayMetrics:
     def __init__(
         self, *, max_tenants: int = 50, max_adapters: int = 200, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._families = MetricFamilies()
+        self._families = MetricFamilies("gateway")
         self._labels = WorkLabels(max_tenants, max_adapters, self._families.forget, clock)
         self._open_streams = OpenStreams(self._labels.of_tenant)
         self.registry = self._families.registry
-        self.registry.register(self._open_streams)
+        self._families.collector(self._open_streams, ("tenant",))
         self._make_request_metrics()
         self._make_token_metrics()
         self._make_worker_metrics()
         self._make_trust_metrics()
         self._make_quota_metrics()
+        self._make_control_metrics()
+        self._families.process_metrics()
+
+    @property
+    def described(self) -> tuple[Described, ...]:
+        """Every family that this gateway shows or, by what has been there so far, can show."""
+        return self._families.described
 
     def _make_request_metrics(self) -> None:
         make = self._families
@@ -99,6 +107,24 @@ class GatewayMetrics:
         self._losses = make.counter(
             "radixgate_gateway_worker_losses_total", "Streams to a worker that went down", ("worker",)
         )
+        self._predicted_tokens = make.counter(
+            "radixgate_gateway_predicted_cached_tokens_total",
+            "Prompt tokens that this gateway expected a worker to have cached, in whole blocks of 32",
+            ("worker",),
+        )
+        self._delivered_tokens = make.counter(
+            "radixgate_gateway_delivered_cached_tokens_total",
+            "Prompt tokens that a worker had cached, of the requests that the expectations are about",
+            ("worker",),
+        )
+        self._mispredicted_tokens = make.counter(
+            "radixgate_gateway_mispredicted_tokens_total",
+            "By how many tokens expectations were off: over, less was cached; under, more was",
+            ("worker", "direction"),
+        )
+        self._in_flight = make.gauge(
+            "radixgate_gateway_in_flight_requests", "Requests of this gateway that a worker has now", ("worker",)
+        )
         self._store_reachable = make.gauge("radixgate_gateway_store_reachable", "1 while Redis answers, else 0")
 
     def _make_trust_metrics(self) -> None:
@@ -134,6 +160,19 @@ class GatewayMetrics:
         self._quota_current.set(1)
         self._quota_backlog = make.gauge(
             "radixgate_gateway_unsettled_requests", "Requests that have ended and that Redis has yet to be told of"
+        )
+
+    def _make_control_metrics(self) -> None:
+        make = self._families
+        self._info = make.gauge("radixgate_gateway_info", "1; its label is the gateway's version", ("version",))
+        self._undertakings = make.gauge(
+            "radixgate_gateway_pending_undertakings",
+            "What operators asked for and is not brought about on all of this gateway's workers yet, by kind: "
+            "adapter_load, adapter_unload, or purge (namespaces that wait for a worker that is away)",
+            ("kind",),
+        )
+        self._lost_lines = make.counter(
+            "radixgate_gateway_usage_log_lost_lines_total", "Lines of the usage log that could not be written"
         )
 
     # ------------------------------------------------------------------------------------------ the gateway's observer
@@ -184,13 +223,23 @@ class GatewayMetrics:
         self._connected.labels(worker).set(0)
         self._losses.labels(worker).inc()
 
+    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
+        self._predicted_tokens.labels(worker).inc(predicted_tokens)
+        self._delivered_tokens.labels(worker).inc(cached_tokens)
+        for direction, tokens in (("over", max(0, error_tokens)), ("under", max(0, -error_tokens))):
+            self._mispredicted_tokens.labels(worker, direction).inc(tokens)
+
+    def in_flight(self, worker: str, requests: int) -> None:
+        self._in_flight.labels(worker).set(requests)
+
     def store_reachable(self, reachable: bool) -> None:
         self._store_reachable.set(reachable)
 
     def certificate_loaded(self, expires_at: float) -> None:
         if self._certificate_expires is None:
             name = "radixgate_gateway_certificate_expiry_timestamp_seconds"
-            self._certificate_expires = self._families.gauge(name, "When the servers' certificate expires")
+            told = "When the servers' certificate expires"
+            self._certificate_expires = self._families.gauge(name, told, when="with TLS")
         self._certificate_expires.set(expires_at)
         self._certificate_loads.labels("ok").inc()
 
@@ -200,7 +249,7 @@ class GatewayMetrics:
     def signing_keys_loaded(self, num_keys: int) -> None:
         if self._signing_keys is None:
             told = "Keys of the identity provider that can verify tokens"
-            self._signing_keys = self._families.gauge("radixgate_gateway_signing_keys", told)
+            self._signing_keys = self._families.gauge("radixgate_gateway_signing_keys", told, when="with tokens")
         self._signing_keys.set(num_keys)
         self._signing_key_fetches.labels("ok").inc()
 
@@ -221,6 +270,16 @@ class GatewayMetrics:
 
     def quota_backlog(self, settlements: int) -> None:
         self._quota_backlog.set(settlements)
+
+    def runs(self, version: str) -> None:
+        """This gateway's version."""
+        self._info.labels(version).set(1)
+
+    def undertakings(self, kind: str, pending: int) -> None:
+        self._undertakings.labels(kind).set(pending)
+
+    def usage_lines_lost(self, lines: int) -> None:
+        self._lost_lines.inc(lines)
 
 
 class OpenStreams(Collector):

@@ -7,14 +7,12 @@ from prometheus_client import Counter, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from metrics.registry import MetricFamilies
+from metrics.registry import COPY_BUCKETS, MetricFamilies
 
 # Counters by the name of the total in the statistics they follow.
 _TOTALS = {
     "mirrored_tokens": ("radixgate_mirrored_tokens_total", "Tokens copied from device to host"),
     "loaded_tokens": ("radixgate_loaded_back_tokens_total", "Tokens copied from host to device"),
-    "mirror_seconds": ("radixgate_mirror_seconds_total", "Time spent copying from device to host"),
-    "load_seconds": ("radixgate_load_back_seconds_total", "Time spent copying from host to device"),
     "lost_tokens": (
         "radixgate_dropped_mirror_tokens_total",
         "Tokens evicted from the device unmirrored",
@@ -29,8 +27,6 @@ _TOTALS = {
         "radixgate_prefetch_sought_tokens_total",
         "Tokens that storage was asked for; those it had are radixgate_prefetched_tokens_total",
     ),
-    "fetch_seconds": ("radixgate_prefetch_seconds_total", "Time the store took to find and read pages"),
-    "save_seconds": ("radixgate_save_seconds_total", "Time the store took to write pages"),
     "late_fetches": ("radixgate_late_prefetches_total", "Prefetches given up because they took too long"),
     "saved_pages": ("radixgate_saved_pages_total", "Pages that went to storage, or were there already"),
     "failed_saves": ("radixgate_save_failures_total", "Batches of pages that storage did not take"),
@@ -42,6 +38,16 @@ _BYTES = {
     "loaded_tokens": ("radixgate_loaded_back_bytes_total", "Bytes copied from host to device"),
     "fetched_tokens": ("radixgate_prefetched_bytes_total", "Bytes brought from storage to the host"),
 }
+# Histograms of single copies, by the kind that is told.
+_DURATIONS = {
+    "mirror": ("radixgate_mirror_seconds", "How long single copies from device to host took"),
+    "load_back": ("radixgate_load_back_seconds", "How long single copies from host to device took"),
+    "prefetch": ("radixgate_prefetch_seconds", "How long the store took for single look-ups and reads of pages"),
+    "save": ("radixgate_save_seconds", "How long the store took to write single batches of pages"),
+}
+
+WITH_HOST = "with a host tier"
+WITH_STORAGE = "with storage"
 
 
 class TierStats(Protocol):
@@ -71,14 +77,22 @@ class TierMetrics:
         self._evicted = evicted
         self._slots = slots
         self._bytes_per_token = bytes_per_token
-        self._counters = {total: families.counter(name, text).labels(worker) for total, (name, text) in _TOTALS.items()}
-        self._bytes = {total: families.counter(name, text).labels(worker) for total, (name, text) in _BYTES.items()}
+        self._counters = _counters(families, worker, _TOTALS)
+        self._bytes = _counters(families, worker, _BYTES)
+        self._durations = {
+            kind: families.histogram(name, text, COPY_BUCKETS, when=WITH_HOST).labels(worker)
+            for kind, (name, text) in _DURATIONS.items()
+        }
         self._seen: dict[str, float] = dict.fromkeys((*_TOTALS, "host_lost_tokens"), 0.0)
         self._settled = families.gauge(
-            "radixgate_settled_slots", "Device slots whose content the host has, and that can be reused at once"
+            "radixgate_settled_slots",
+            "Device slots whose content the host has, and that can be reused at once",
+            when=WITH_HOST,
         ).labels(worker)
         self._reserved = families.gauge(
-            "radixgate_prefetch_reserved_bytes", "Bytes that prefetches under way may bring to the host"
+            "radixgate_prefetch_reserved_bytes",
+            "Bytes that prefetches under way may bring to the host",
+            when=WITH_HOST,
         ).labels(worker)
 
     def changed(self, stats: TierStats) -> None:
@@ -94,11 +108,19 @@ class TierMetrics:
         self._settled.set(stats.settled_slots)
         self._reserved.set(stats.fetch_reserved_bytes)
 
+    def copied(self, kind: str, seconds: float) -> None:
+        """A copy of a kind ("mirror", "load_back", "prefetch", "save") has ended well, and took so long."""
+        self._durations[kind].observe(seconds)
+
     def _growth(self, stats: TierStats, total: str) -> float:
         now = float(getattr(stats, total))
         growth = max(0.0, now - self._seen[total])
         self._seen[total] = now
         return growth
+
+
+def _counters(families: MetricFamilies, worker: str, named: Mapping[str, tuple[str, str]]) -> dict[str, Counter]:
+    return {total: families.counter(name, text, when=WITH_HOST).labels(worker) for total, (name, text) in named.items()}
 
 
 class StoreStats(Protocol):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from metrics.described import Described
 from metrics.hit_rate import HitRateCollector
 from metrics.registry import (
     ADAPTER_BUCKETS,
@@ -15,7 +16,7 @@ from metrics.registry import (
     STEP_TOKENS_BUCKETS,
     MetricFamilies,
 )
-from metrics.tiers import PageStore, StoreCollector, TierMetrics, TierStats
+from metrics.tiers import WITH_HOST, WITH_STORAGE, PageStore, StoreCollector, TierMetrics, TierStats
 from metrics.work_labels import WorkLabels
 
 
@@ -71,15 +72,23 @@ class WorkerMetrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
-        self._families = MetricFamilies(["worker"])
+        self._families = MetricFamilies("worker", ["worker"])
         self._labels = WorkLabels(max_tenants, max_adapters, self._forget, clock)
         self._hit_rate = HitRateCollector(("worker", "tenant", "adapter"), window_s, clock)
         self.registry = self._families.registry
-        self.registry.register(self._hit_rate)
+        self._families.collector(self._hit_rate, ("worker", "tenant", "adapter"))
         self._tiers: TierMetrics | None = None  # without a host tier nothing shows that speaks of one
         self._make_token_counters()
         self._make_sequence_metrics()
         self._make_engine_metrics()
+        self._make_cache_metrics()
+        self._make_trust_metrics()
+        self._families.process_metrics()
+
+    @property
+    def described(self) -> tuple[Described, ...]:
+        """Every family that this worker shows or, by what has been there so far, can show."""
+        return self._families.described
 
     def _make_token_counters(self) -> None:
         make, who = self._families, ("tenant", "adapter")
@@ -120,6 +129,14 @@ class WorkerMetrics:
 
     def _make_engine_metrics(self) -> None:
         make = self._families
+        self._info = make.gauge(
+            "radixgate_worker_info",
+            "1; its labels say what this worker serves and with which version",
+            ("version", "model", "model_revision", "device", "number_format"),
+        )
+        self._stalled = make.gauge(
+            "radixgate_engine_stalled_seconds", "For how long nothing has moved while there is work; 0 without work"
+        )
         self._step_seconds = make.histogram(
             "radixgate_step_seconds", "Duration of a forward pass", STEP_BUCKETS
         ).labels(self._worker)
@@ -129,12 +146,21 @@ class WorkerMetrics:
         self._step_sequences = make.histogram(
             "radixgate_step_sequences", "Sequences in a forward pass", STEP_TOKENS_BUCKETS
         ).labels(self._worker)
-        self._evicted = make.counter("radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",))
-        self._evicted_from_device = self._evicted.labels(self._worker, "device")
         self._running = make.gauge("radixgate_running_sequences", "Sequences that hold slots").labels(self._worker)
         self._waiting = make.gauge(
             "radixgate_waiting_sequences", "Sequences in the waiting line, paused ones included"
         ).labels(self._worker)
+        self._adapter_seconds = make.histogram(
+            "radixgate_adapter_load_seconds", "How long LoRA adapters took to come to the device", ADAPTER_BUCKETS
+        ).labels(self._worker)
+        self._adapter_failures = make.counter(
+            "radixgate_adapter_load_failures_total", "LoRA adapters that could not be brought to the device"
+        ).labels(self._worker)
+
+    def _make_cache_metrics(self) -> None:
+        make = self._families
+        self._evicted = make.counter("radixgate_evicted_tokens_total", "Cached tokens evicted, by tier", ("tier",))
+        self._evicted_from_device = self._evicted.labels(self._worker, "device")
         self._slots = make.gauge(
             "radixgate_slots",
             "Slots by tier and state: free, evictable (cached, and not in use) or in_use",
@@ -143,18 +169,26 @@ class WorkerMetrics:
         self._free_slots = self._slots.labels(self._worker, "device", "free")
         self._evictable_slots = self._slots.labels(self._worker, "device", "evictable")
         self._used_slots = self._slots.labels(self._worker, "device", "in_use")
-        self._adapter_seconds = make.histogram(
-            "radixgate_adapter_load_seconds", "How long LoRA adapters took to come to the device", ADAPTER_BUCKETS
+        self._namespaces = make.gauge("radixgate_cache_namespaces", "Namespaces that have something in a tier").labels(
+            self._worker
+        )
+        self._cut_floors = make.gauge(
+            "radixgate_cut_floor_tokens", "Tokens of floors that policies promise and that do not fit beside the others"
         ).labels(self._worker)
-        self._adapter_failures = make.counter(
-            "radixgate_adapter_load_failures_total", "LoRA adapters that could not be brought to the device"
-        ).labels(self._worker)
+        self._token_bytes = make.gauge("radixgate_kv_bytes_per_token", "Memory of one token's keys and values")
 
+    def _make_trust_metrics(self) -> None:
+        make, with_tls = self._families, "with TLS"
         self._certificate_expires = make.gauge(
-            "radixgate_certificate_expiry_timestamp_seconds", "When the certificate that gateways get to see expires"
+            "radixgate_certificate_expiry_timestamp_seconds",
+            "When the certificate that gateways get to see expires",
+            when=with_tls,
         )
         self._certificate_loads = make.counter(
-            "radixgate_certificate_loads_total", "Certificates taken up (ok), and changed files refused", ("outcome",)
+            "radixgate_certificate_loads_total",
+            "Certificates taken up (ok), and changed files refused",
+            ("outcome",),
+            when=with_tls,
         )
 
     # ------------------------------------------------------------------------------------------- the engine's observer
@@ -201,9 +235,30 @@ class WorkerMetrics:
         self._evictable_slots.set(load.evictable_slots)
         self._used_slots.set(load.num_slots - load.free_slots - load.evictable_slots)
 
+    def cache_changed(self, num_namespaces: int, cut_floor_tokens: int) -> None:
+        self._namespaces.set(num_namespaces)
+        self._cut_floors.set(cut_floor_tokens)
+
     def tiers_changed(self, stats: TierStats) -> None:
         if self._tiers is not None:
             self._tiers.changed(stats)
+
+    def copy_ended(self, kind: str, seconds: float) -> None:
+        if self._tiers is not None:
+            self._tiers.copied(kind, seconds)
+
+    # ------------------------------------------------------------------------------------------------- the worker
+
+    def serves(
+        self, *, version: str, model: str, model_revision: str, device: str, number_format: str, bytes_per_token: int
+    ) -> None:
+        """What this worker serves, and what a token takes in each pool."""
+        self._info.labels(self._worker, version, model, model_revision, device, number_format).set(1)
+        self._token_bytes.labels(self._worker).set(bytes_per_token)
+
+    def engine(self, stalled_s: Callable[[], float]) -> None:
+        """Ask, whenever somebody looks, for how long the engine has been stalled: from another thread than its own."""
+        self._stalled.labels(self._worker).set_function(stalled_s)
 
     # ------------------------------------------------------------------------------------------------- the tiers below
 
@@ -217,14 +272,18 @@ class WorkerMetrics:
             {state: self._slots.labels(self._worker, "host", state) for state in ("free", "evictable", "in_use")},
             bytes_per_token,
         )
-        make.gauge("radixgate_host_pool_bytes", "Memory of the host pool").labels(self._worker).set(num_bytes)
+        make.gauge("radixgate_host_pool_bytes", "Memory of the host pool", when=WITH_HOST).labels(self._worker).set(
+            num_bytes
+        )
         make.gauge(
-            "radixgate_host_pool_pinned", "1 if the host pool is pinned, 0 if it is pageable and copies are slower"
+            "radixgate_host_pool_pinned",
+            "1 if the host pool is pinned, 0 if it is pageable and copies are slower",
+            when=WITH_HOST,
         ).labels(self._worker).set(pinned)
 
     def storage(self, store: PageStore) -> None:
         """Show a store's figures whenever somebody looks."""
-        self.registry.register(StoreCollector(store, self._worker))
+        self._families.collector(StoreCollector(store, self._worker), ("worker", "store"), when=WITH_STORAGE)
 
     # ------------------------------------------------------------------------------------------------------ adapters
 
