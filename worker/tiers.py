@@ -1,6 +1,5 @@
 """Puts a worker's cache together: the device pool, and the host and storage tiers below it if they are configured."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -28,13 +27,12 @@ from hicache.tiers.device import DevicePool
 from hicache.tiers.host import HostPool, HostPoolError
 from worker.config import CacheConfig
 from worker.errors import WorkerStartError
+from worker.model.memory import HostSize, host_slots
 
 _log = structlog.get_logger(__name__)
 
 CALIBRATION_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
-GPU_HOST_RATIO: Final = 2.0  # host slots for each device slot, where nothing is set
-GPU_HOST_SHARE: Final = 0.5  # of the memory that is available, at most
 
 
 class SizedPool(Protocol):
@@ -46,14 +44,6 @@ class SizedPool(Protocol):
     def bytes_per_token(self) -> int: ...
     @property
     def device(self) -> torch.device: ...
-
-
-@dataclass(frozen=True, slots=True)
-class HostSize:
-    """How many slots the host tier has, 0 for no such tier, and which setting said so."""
-
-    num_slots: int
-    setting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +114,13 @@ def build_tiers(
 
 def host_size(config: CacheConfig, pool: SizedPool, available_bytes: int) -> HostSize:
     """Return how many slots the host tier is to have, in whole pages. Raises WorkerStartError for less than a page."""
-    if config.host_slots is not None:
-        return HostSize(config.host_slots, "host_slots")
-    value: float
-    if config.host_bytes is not None:
-        setting, value, wanted = "host_bytes", config.host_bytes, config.host_bytes // pool.bytes_per_token
-    elif config.host_ratio is not None:
-        wanted = int(min(config.host_ratio * pool.num_slots, sys.maxsize))  # the pool says what that would take
-        setting, value = "host_ratio", config.host_ratio
-    elif pool.device.type == "cuda":
-        fitting = int(GPU_HOST_SHARE * available_bytes) // pool.bytes_per_token
-        setting, value, wanted = "host_ratio", 0.0, min(int(GPU_HOST_RATIO * pool.num_slots), fitting)
-    else:
-        return HostSize(0, "host_ratio")
-    num_slots = wanted // config.page_size * config.page_size
-    if value and not num_slots:
-        raise WorkerStartError(
-            f"worker.cache.{setting} ({value:g}) is less than one page of the host tier: {config.page_size} slots of "
-            f"{pool.bytes_per_token} bytes, where the device has {pool.num_slots}"
-        )
-    return HostSize(num_slots, setting)
+    return host_slots(
+        config,
+        num_slots=pool.num_slots,
+        bytes_per_token=pool.bytes_per_token,
+        on_gpu=pool.device.type == "cuda",
+        available_bytes=available_bytes,
+    )
 
 
 def measured_cost(

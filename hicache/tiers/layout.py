@@ -7,25 +7,12 @@ from typing import Final
 
 import torch
 
+from hicache.tiers.shapes import LayerShape, bytes_per_token
+
+__all__ = ["LayerShape", "Place", "PoolLayout", "bytes_per_token"]
+
 # Part of `PoolLayout.describe`: raise it when the order of a page's bytes changes.
 PAGE_FORMAT: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """One attention layer's heads. Keys and values may differ in width; layers may differ from each other."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    def __post_init__(self) -> None:
-        if min(self.kv_heads, self.key_dim, self.value_dim) < 1:
-            raise ValueError(f"a layer needs at least one head and one dimension, got {self}")
-
-    @property
-    def elements_per_token(self) -> int:
-        return self.kv_heads * (self.key_dim + self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +77,3 @@ class PoolLayout:
         """
         shapes = " ".join(f"{each.kv_heads}x{each.key_dim}+{each.value_dim}" for each in self.layers)
         return f"radixgate.kv {PAGE_FORMAT} {self.dtype} {sys.byteorder} {shapes}".encode()
-
-
-def bytes_per_token(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:
-    """Return what one token's K and V take over all layers, to size a pool before it is made."""
-    return sum(layer.elements_per_token for layer in layers) * dtype.itemsize

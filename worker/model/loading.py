@@ -23,7 +23,7 @@ from worker.model.executor import ForwardModel, ModelExecutor
 from worker.model.forward import IMPLEMENTATION, register
 from worker.model.gguf import converted
 from worker.model.info import ModelInfo
-from worker.model.memory import default_pool_bytes, slots_in
+from worker.model.memory import device_slots
 from worker.model.probe import probe, text_config
 from worker.model.progress import ProgressReporter
 from worker.model.refusal import read_config, refuse_unsuited
@@ -59,10 +59,7 @@ class LoadedModel:
 
         Raises PoolTooSmallError if not even a page fits.
         """
-        if cache.num_slots is not None:
-            return cache.num_slots
-        pool_bytes = cache.memory_bytes or default_pool_bytes(hardware.available_memory_bytes(self.device))
-        return slots_in(pool_bytes, self.bytes_per_token, cache.page_size)
+        return device_slots(cache, self.bytes_per_token, lambda: hardware.available_memory_bytes(self.device))
 
     def pool(self, num_slots: int) -> DevicePool:
         """Allocate a pool of `num_slots` slots."""
