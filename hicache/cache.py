@@ -21,7 +21,7 @@ from hicache.radix.removal import HostSlots, Removal
 from hicache.radix.shares import Share, Shares
 from hicache.radix.tree import RadixTree
 from hicache.radix.watch import TierWatcher
-from hicache.stats import TierStats
+from hicache.stats import CopyDurations, TierStats
 
 __all__ = ["CacheStats", "Hit", "Holdings", "Lease", "Prefetch", "PrefixCache", "TenantHoldings"]
 
@@ -247,6 +247,15 @@ class PrefixCache:
     def tier_stats(self) -> TierStats | None:
         """Return the figures of the tiers below; None if there are none."""
         return None
+
+    def take_durations(self) -> CopyDurations:
+        """Return how long the copies took that have ended since the last call."""
+        return CopyDurations()
+
+    @property
+    def num_namespaces(self) -> int:
+        """How many have something in a tier."""
+        return len(self._tree.roots.spaces)
 
     def namespaces(self) -> tuple[Namespace, ...]:
         """Return those that have something in a tier."""

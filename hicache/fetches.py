@@ -19,6 +19,7 @@ from hicache.radix.node import Node
 from hicache.radix.removal import Removal
 from hicache.radix.shares import Owner
 from hicache.radix.tree import RadixTree
+from hicache.stats import Durations
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import PageName
 
@@ -87,7 +88,7 @@ class Fetches:
         self.reserved_bytes = 0
         self.sought_tokens = 0  # that the store was asked for, and has answered
         self.fetched_tokens = self.failed = self.late = 0
-        self.seconds = 0.0  # the store's own time, for look-ups and pages
+        self.durations = Durations()  # of look-ups and reads
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -144,7 +145,8 @@ class Fetches:
     def _advance(self, fetch: Fetch, now: float) -> None:
         """One of a fetch's tickets has ended: take the next step."""
         ticket = fetch.ticket
-        self.seconds += ticket.seconds
+        if ticket.state is IoState.DONE or ticket.seconds:
+            self.durations.add(ticket.seconds)
         if ticket.state is IoState.DONE and not len(fetch.slots):
             self.sought_tokens += len(fetch.names) * self._page_tokens
         if ticket.state is IoState.DONE:

@@ -23,6 +23,7 @@ from hicache.keys import TOKEN_BYTES, Int32Array
 from hicache.radix.node import Node
 from hicache.radix.removal import Removal
 from hicache.radix.tree import RadixTree
+from hicache.stats import Durations
 
 _SHORTEST_MIRROR = 64  # tokens; a leaf is not cut into shorter pieces for it
 _LONGEST_QUEUE = 10  # time-outs that a mirror may spend in a queue that moves on
@@ -94,7 +95,7 @@ class Flights:
         self.flying_bytes = 0  # of mirrors that are expected to end
         self.mirrored_tokens = self.loaded_tokens = 0
         self.mirror_failures = self.load_failures = 0
-        self.mirror_seconds = self.load_seconds = 0.0
+        self.mirror_durations, self.load_durations = Durations(), Durations()
         self.stalls = 0
         self.on_load_measured: Callable[[int, float], None] = lambda _tokens, _seconds: None
 
@@ -323,7 +324,7 @@ class Flights:
             else:
                 self._removal.forget_on_host(node)
         if done:
-            self.mirror_seconds += mirror.ticket.seconds
+            self.mirror_durations.add(mirror.ticket.seconds)
             self._on_mirrored(nodes)
         for node in nodes:
             self._tree.merge_with_only_child(node)
@@ -343,7 +344,7 @@ class Flights:
         lease, load.lease = load.lease, None
         if done:
             self.loaded_tokens += len(ticket.copy)
-            self.load_seconds += ticket.seconds
+            self.load_durations.add(ticket.seconds)
             self.on_load_measured(len(ticket.copy), ticket.seconds)
         elif lease is not None:
             self.load_failures += 1

@@ -16,6 +16,7 @@ from hicache.radix.naming import PageNames
 from hicache.radix.node import Edge, Node
 from hicache.radix.removal import Removal
 from hicache.radix.tree import RadixTree
+from hicache.stats import Durations
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import PageName
 
@@ -61,7 +62,7 @@ class Saves:
         self._asked_for: OrderedDict[Node, None] = OrderedDict()
         self._saving_tokens = 0
         self.saved_pages = self.failed = self.skipped_pages = 0
-        self.seconds = 0.0  # the store's own time
+        self.durations = Durations()
 
     def __len__(self) -> int:
         return len(self._saves)
@@ -203,7 +204,8 @@ class Saves:
     def _ended(self, save: Save) -> None:
         self._saves.remove(save)
         self._saving_tokens -= save.num_tokens
-        self.seconds += save.ticket.seconds
+        if save.ticket.state is IoState.DONE or save.ticket.seconds:
+            self.durations.add(save.ticket.seconds)
         if save.ticket.state is IoState.DONE:
             self.saved_pages += save.ticket.pages
         else:

@@ -1,6 +1,10 @@
-"""Figures of the tiers below the device, as a value."""
+"""Figures of the tiers below the device, as values."""
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Final
+
+_MOST_KEPT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +24,44 @@ class TierStats:
     loaded_tokens: int
     mirror_failures: int
     load_failures: int
-    mirror_seconds: float  # spent on copies that were done
-    load_seconds: float
     stalls: int  # copies given up because they took too long
     declined_loads: int  # hits on the host that were cheaper to compute again
     sought_tokens: int  # that storage was asked for, behind what device and host have
     fetched_tokens: int
-    fetch_seconds: float  # the store's own time
-    save_seconds: float
     saved_pages: int
     failed_saves: int
     skipped_saves: int  # pages not saved because too many wait for it
     failed_fetches: int
     late_fetches: int
     fetch_reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDurations:
+    """How long single copies took that have ended, in seconds, without waiting for their turn."""
+
+    mirrors: tuple[float, ...] = ()  # that were done, as are load backs
+    load_backs: tuple[float, ...] = ()
+    prefetches: tuple[float, ...] = ()  # look-ups and reads that the store answered, or began to
+    saves: tuple[float, ...] = ()  # batches that the store took, or began to
+
+    def __bool__(self) -> bool:
+        return bool(self.mirrors or self.load_backs or self.prefetches or self.saves)
+
+
+class Durations:
+    """What has ended since somebody last took it. Where nobody does, the last ones are kept, and no more."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_MOST_KEPT)
+
+    def add(self, seconds: float) -> None:
+        self._seconds.append(seconds)
+
+    def take(self) -> tuple[float, ...]:
+        """Return all there are, which are no longer here then."""
+        if not self._seconds:
+            return ()
+        taken = tuple(self._seconds)
+        self._seconds.clear()
+        return taken

@@ -30,7 +30,7 @@ from hicache.radix.naming import PageNames
 from hicache.radix.node import Node
 from hicache.radix.policy import EvictionPolicy
 from hicache.radix.shares import Share
-from hicache.stats import TierStats
+from hicache.stats import CopyDurations, TierStats
 from hicache.storage.io import PageIo
 
 
@@ -212,13 +212,9 @@ class TieredCache(PrefixCache):
             loaded_tokens=flights.loaded_tokens,
             mirror_failures=flights.mirror_failures,
             load_failures=flights.load_failures,
-            mirror_seconds=flights.mirror_seconds,
-            load_seconds=flights.load_seconds,
             stalls=flights.stalls,
             declined_loads=self._declined_loads,
             sought_tokens=0 if backing is None else backing.fetches.sought_tokens,
-            fetch_seconds=0.0 if backing is None else backing.fetches.seconds,
-            save_seconds=0.0 if backing is None else backing.saves.seconds,
             fetched_tokens=0 if backing is None else backing.fetches.fetched_tokens,
             saved_pages=0 if backing is None else backing.saves.saved_pages,
             failed_saves=0 if backing is None else backing.saves.failed,
@@ -226,6 +222,15 @@ class TieredCache(PrefixCache):
             failed_fetches=0 if backing is None else backing.fetches.failed,
             late_fetches=0 if backing is None else backing.fetches.late,
             fetch_reserved_bytes=0 if backing is None else backing.fetches.reserved_bytes,
+        )
+
+    def take_durations(self) -> CopyDurations:
+        flights, backing = self._flights, self._backing
+        return CopyDurations(
+            flights.mirror_durations.take(),
+            flights.load_durations.take(),
+            () if backing is None else backing.fetches.durations.take(),
+            () if backing is None else backing.saves.durations.take(),
         )
 
     def check(self) -> None:

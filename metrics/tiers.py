@@ -1,6 +1,6 @@
 """What a worker shows of the tiers below the device: host slots, copies, and storage. Imports nothing of the cache."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import Counter, Gauge, Metric
@@ -38,12 +38,12 @@ _BYTES = {
     "loaded_tokens": ("radixgate_loaded_back_bytes_total", "Bytes copied from host to device"),
     "fetched_tokens": ("radixgate_prefetched_bytes_total", "Bytes brought from storage to the host"),
 }
-# Histograms of single copies, by the kind that is told.
+# Histograms of single copies, by the name of their durations.
 _DURATIONS = {
-    "mirror": ("radixgate_mirror_seconds", "How long single copies from device to host took"),
-    "load_back": ("radixgate_load_back_seconds", "How long single copies from host to device took"),
-    "prefetch": ("radixgate_prefetch_seconds", "How long the store took for single look-ups and reads of pages"),
-    "save": ("radixgate_save_seconds", "How long the store took to write single batches of pages"),
+    "mirrors": ("radixgate_mirror_seconds", "How long single copies from device to host took"),
+    "load_backs": ("radixgate_load_back_seconds", "How long single copies from host to device took"),
+    "prefetches": ("radixgate_prefetch_seconds", "How long the store took for single look-ups and reads of pages"),
+    "saves": ("radixgate_save_seconds", "How long the store took to write single batches of pages"),
 }
 
 WITH_HOST = "with a host tier"
@@ -65,6 +65,19 @@ class TierStats(Protocol):
     def host_lost_tokens(self) -> int: ...
     @property
     def fetch_reserved_bytes(self) -> int: ...
+
+
+class CopyDurations(Protocol):
+    """How long single copies took, in seconds."""
+
+    @property
+    def mirrors(self) -> Sequence[float]: ...
+    @property
+    def load_backs(self) -> Sequence[float]: ...
+    @property
+    def prefetches(self) -> Sequence[float]: ...
+    @property
+    def saves(self) -> Sequence[float]: ...
 
 
 class TierMetrics:
@@ -108,9 +121,10 @@ class TierMetrics:
         self._settled.set(stats.settled_slots)
         self._reserved.set(stats.fetch_reserved_bytes)
 
-    def copied(self, kind: str, seconds: float) -> None:
-        """A copy of a kind ("mirror", "load_back", "prefetch", "save") has ended well, and took so long."""
-        self._durations[kind].observe(seconds)
+    def copied(self, durations: CopyDurations) -> None:
+        for kind, histogram in self._durations.items():
+            for seconds in getattr(durations, kind):
+                histogram.observe(seconds)
 
     def _growth(self, stats: TierStats, total: str) -> float:
         now = float(getattr(stats, total))

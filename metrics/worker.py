@@ -16,7 +16,7 @@ from metrics.registry import (
     STEP_TOKENS_BUCKETS,
     MetricFamilies,
 )
-from metrics.tiers import WITH_HOST, WITH_STORAGE, PageStore, StoreCollector, TierMetrics, TierStats
+from metrics.tiers import WITH_HOST, WITH_STORAGE, CopyDurations, PageStore, StoreCollector, TierMetrics, TierStats
 from metrics.work_labels import WorkLabels
 
 
@@ -243,9 +243,9 @@ class WorkerMetrics:
         if self._tiers is not None:
             self._tiers.changed(stats)
 
-    def copy_ended(self, kind: str, seconds: float) -> None:
+    def copies_ended(self, durations: CopyDurations) -> None:
         if self._tiers is not None:
-            self._tiers.copied(kind, seconds)
+            self._tiers.copied(durations)
 
     # ------------------------------------------------------------------------------------------------- the worker
 

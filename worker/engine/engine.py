@@ -253,6 +253,9 @@ class Engine:
             self._observer.evicted(evicted_tokens - self._evicted_tokens)
             self._evicted_tokens = evicted_tokens
         self._observer.load_changed(self.load())
+        self._observer.cache_changed(self._cache.num_namespaces, self._floors.cut_tokens)
+        if durations := self._cache.take_durations():
+            self._observer.copies_ended(durations)
         tiers = self._cache.tier_stats()
         if tiers is not None:
             self._observer.tiers_changed(tiers)

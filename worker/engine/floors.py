@@ -11,7 +11,7 @@ from worker.engine.sequence import Sequence
 
 _log = structlog.get_logger(__name__)
 
-_MAX_TOLD = 1024  # tenants that are remembered as told of
+_MAX_TOLD = 1024  # tenants that are remembered as told of, and as cut
 
 
 class Floors:
@@ -23,6 +23,8 @@ class Floors:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._cut: OrderedDict[str, int] = OrderedDict()  # by tenant, what does not fit; last who said it last
+        self.cut_tokens = 0  # of all of them
 
     def say(self, request: Request, alive: Iterable[Sequence]) -> None:
         """A request says what its tenant is promised. `alive` are those that are here before it."""
@@ -33,8 +35,17 @@ class Floors:
             page_size = self._cache.page_size
             largest = -(-max(others, default=0) // page_size) * page_size
         promised = self._cache.set_share(tenant, asked, request.weight, largest_lease=largest)
-        if promised < asked // self._cache.page_size * self._cache.page_size:
+        missing = max(0, asked // self._cache.page_size * self._cache.page_size - promised)
+        self._note(tenant, missing)
+        if missing:
             self._tell(tenant, asked, promised)
+
+    def _note(self, tenant: str, missing: int) -> None:
+        self.cut_tokens += missing - self._cut.pop(tenant, 0)
+        if missing:
+            self._cut[tenant] = missing
+            if len(self._cut) > _MAX_TOLD:
+                self.cut_tokens -= self._cut.popitem(last=False)[1]
 
     def _tell(self, tenant: str, asked: int, promised: int) -> None:
         if tenant in self._told:

@@ -9,7 +9,7 @@ are never admitted). Of several completions of a request each is a sequence; `ad
 
 from typing import Protocol
 
-from hicache.stats import TierStats
+from hicache.stats import CopyDurations, TierStats
 from worker.engine.ports import Admission, Load
 
 
@@ -59,6 +59,17 @@ class EngineObserver(Protocol):
         """The state of the tiers below the device after a step, where there are some; its totals only grow."""
         ...
 
+    def copies_ended(self, durations: CopyDurations) -> None:
+        """Copies between tiers have ended since the last call, and took so long, each."""
+        ...
+
+    def cache_changed(self, num_namespaces: int, cut_floor_tokens: int) -> None:
+        """The state after a step: namespaces that have something in a tier, and what tenants were promised in vain.
+
+        Of each tenant the latter is what its last request asked for, beyond what it got.
+        """
+        ...
+
 
 class NullObserver:
     """An observer for those who measure nothing."""
@@ -80,3 +91,7 @@ class NullObserver:
     def load_changed(self, load: Load) -> None: ...
 
     def tiers_changed(self, stats: TierStats) -> None: ...
+
+    def copies_ended(self, durations: CopyDurations) -> None: ...
+
+    def cache_changed(self, num_namespaces: int, cut_floor_tokens: int) -> None: ...

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache.stats import TierStats
+from hicache.stats import CopyDurations, TierStats
 from hicache.storage.memory import MemoryStore
 from hicache.storage.store import PageName
 from metrics.tiers import StoreCollector
@@ -139,3 +139,29 @@ def test_a_stores_figures_are_those_of_the_moment_somebody_looks() -> None:
 def test_what_a_store_describes_is_what_it_shows() -> None:
     collector = StoreCollector(MemoryStore(max_bytes=100), "w0")
     assert [family.name for family in collector.describe()] == [family.name for family in collector.collect()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stem"),
+    [("mirrors", "mirror"), ("load_backs", "load_back"), ("prefetches", "prefetch"), ("saves", "save")],
+)
+def test_single_copies_show_in_histograms(kind: str, stem: str) -> None:
+    metrics = shown_by_a_host_tier()
+    metrics.copies_ended(CopyDurations(**{kind: (0.002, 0.3)}))
+    metrics.copies_ended(CopyDurations(**{kind: (0.3,)}))
+    name = f"radixgate_{stem}_seconds"
+    assert value(metrics, f"{name}_count") == 3
+    assert value(metrics, f"{name}_sum") == pytest.approx(0.602)
+    assert value(metrics, f"{name}_bucket", le="0.0025") == 1
+    others = {"mirror", "load_back", "prefetch", "save"} - {stem}
+    assert [value(metrics, f"radixgate_{other}_seconds_count") for other in others] == [0, 0, 0]
+
+
+def test_the_speed_of_copies_is_bytes_by_seconds() -> None:
+    metrics = shown_by_a_host_tier()
+    metrics.tiers_changed(stats(mirrored_tokens=100))
+    metrics.copies_ended(CopyDurations(mirrors=(0.5,)))
+    moved, seconds = (value(metrics, f"radixgate_{name}") for name in ("mirrored_bytes_total", "mirror_seconds_sum"))
+    assert moved is not None
+    assert seconds is not None
+    assert moved / seconds == 100 * BYTES_PER_TOKEN / 0.5

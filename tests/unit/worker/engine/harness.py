@@ -6,7 +6,7 @@ import numpy as np
 
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey
-from hicache.stats import TierStats
+from hicache.stats import CopyDurations, TierStats
 from worker.batch import (
     AsyncExecutor,
     Batch,
@@ -126,6 +126,8 @@ class Recorder:
         self.steps: list[tuple[int, int, float]] = []
         self.loads: list[Load] = []
         self.tiers: list[TierStats] = []
+        self.durations: list[CopyDurations] = []
+        self.namespaces = self.cut_floor_tokens = 0
 
     def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
         self.admissions.append(admission)
@@ -155,6 +157,12 @@ class Recorder:
 
     def tiers_changed(self, stats: TierStats) -> None:
         self.tiers.append(stats)
+
+    def copies_ended(self, durations: CopyDurations) -> None:
+        self.durations.append(durations)
+
+    def cache_changed(self, num_namespaces: int, cut_floor_tokens: int) -> None:
+        self.namespaces, self.cut_floor_tokens = num_namespaces, cut_floor_tokens
 
 
 class Rig:

@@ -161,3 +161,34 @@ def test_floors_that_do_not_fit_are_told_of_once_a_tenant(capsys: pytest.Capture
     rig.submit(*[saying(95, of_a(number, 5, 2)) for number in range(3)])
     rig.run()
     assert capsys.readouterr().out.count("does not fit") == 1
+
+
+def asking(number: int, tenant: str, floor: int) -> Request:
+    return replace(make_request(number, prompt(4, number), max_new_tokens=1, tenant=tenant), cache_floor_tokens=floor)
+
+
+def test_what_was_promised_and_does_not_fit_is_told() -> None:
+    rig = shared_rig(100)
+    rig.submit(asking(0, "a", 60))
+    rig.run()
+    assert rig.observer.cut_floor_tokens == 0
+    rig.submit(asking(1, "b", 60))
+    rig.run()
+    assert rig.observer.cut_floor_tokens == 30  # a tenth is left to all
+    rig.submit(asking(2, "b", 60))
+    rig.run()
+    assert rig.observer.cut_floor_tokens == 30
+    rig.submit(asking(3, "b", 20))
+    rig.run()
+    assert rig.observer.cut_floor_tokens == 0
+
+
+def test_namespaces_are_told_as_they_come_and_go() -> None:
+    rig = shared_rig(100)
+    rig.submit(of_a(0, 10, 1), of_b(1, 10, 1))
+    rig.run()
+    assert rig.observer.namespaces == 2
+    rig.engine.drop_cache([TENANT_B])
+    rig.submit(of_a(2, 10, 1))
+    rig.run()
+    assert rig.observer.namespaces == 1
