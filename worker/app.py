@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from hicache.tiers.device import DevicePool
 from metrics.exposition import MetricsServer
 from metrics.listening import why_not_free
+from metrics.version import own_version
 from metrics.worker import WorkerMetrics
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from worker.batch import Executor, TextStreamFactory
@@ -47,6 +48,8 @@ DRAIN_TIMEOUT_S = 10.0
 # A prompt of a million token ids takes less; the gateway bounds what clients may send.
 MAX_MESSAGE_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5000
+
+_NUMBER_FORMATS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,14 @@ class WorkerApp:
             on_done=self._wake_engine,
         )
         self._cache = self._tiers.cache
+        self._metrics.serves(
+            version=own_version(),
+            model=info.name,
+            model_revision=info.revision,
+            device=str(pool.device),
+            number_format=_NUMBER_FORMATS.get(pool.dtype, str(pool.dtype)),
+            bytes_per_token=pool.bytes_per_token,
+        )
         if (host_pool := self._tiers.host_pool) is not None:
             self._metrics.host_pool(
                 pinned=host_pool.pinned, num_bytes=host_pool.num_bytes, bytes_per_token=host_pool.bytes_per_token
@@ -131,6 +142,7 @@ class WorkerApp:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._exposition: MetricsServer | None = None
+        self._serves = False  # from the end of `start` to the beginning of `stop`
 
     async def start(self) -> WorkerAddresses:
         """Start to serve; returns where.
@@ -141,6 +153,7 @@ class WorkerApp:
         self._engine.idle(time.monotonic())  # so that gauges are right before the first request
         self._thread = EngineThread(self._engine, self._deliver_on(asyncio.get_running_loop()))
         self._thread.start()
+        self._metrics.engine(self._thread.stalled_s)
         directory, calls = self._make_directory(self._thread)
         await self._load_configured(directory)
         self._server = grpc.aio.server(
@@ -162,8 +175,10 @@ class WorkerApp:
         await self._server.start()
         if self._tls is not None:
             self._reloading = asyncio.create_task(self._tls.run())
-        self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen)
+        checks = {"/livez": self.why_not_live, "/readyz": self.why_not_ready}
+        self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen, checks)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._serves = True
         addresses = WorkerAddresses(f"{host}:{port}", self._exposition.url)
         _log.info(
             "worker ready", grpc=addresses.grpc, metrics=addresses.metrics, model=self._model.model,
@@ -173,6 +188,7 @@ class WorkerApp:
 
     async def stop(self, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Stop taking requests, give those here `drain_timeout_s` to end, then end everything."""
+        self._serves = False
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         if self._thread is not None:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
@@ -196,6 +212,21 @@ class WorkerApp:
     def load(self) -> Load:
         """How busy the engine is. Read from another thread than the engine's, so true as of some moment just now."""
         return self._engine.load()
+
+    def why_not_live(self) -> str | None:
+        """Return why this process should be started anew, or None. From any thread."""
+        if self._thread is None:
+            return None
+        if self._thread.has_died:
+            return "the engine's thread has ended"
+        stalled_s, limit_s = self._thread.stalled_s(), self._config.stall_limit_s
+        if stalled_s > limit_s:
+            return f"nothing has moved for {stalled_s:.0f} s while there is work; worker.stall_limit_s is {limit_s:g}"
+        return None
+
+    def why_not_ready(self) -> str | None:
+        """Return why no request should be sent here, or None. From any thread."""
+        return None if self._serves else "the worker is starting or stopping"
 
     def _deliver_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[Sequence[SequenceOutput], Load], None]:
         def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:

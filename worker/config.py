@@ -214,6 +214,8 @@ class WorkerConfig:
     worker_id: Name = "worker-0"
     listen: Address = "127.0.0.1:50061"
     metrics_listen: Address = "127.0.0.1:9101"
+    # When nothing has moved for so long while there is work, /livez beside the metrics says that this process is dead.
+    stall_limit_s: PositiveFloat = 300.0
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

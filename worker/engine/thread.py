@@ -16,6 +16,7 @@ from worker.engine.departures import OnGone
 from worker.engine.engine import DuplicateSequenceError, Engine
 from worker.engine.faults import report
 from worker.engine.ports import CacheContents, Request, SequenceId, SequenceOutput
+from worker.engine.stall import StallWatch
 from worker.errors import Failure, FailureCode
 
 _log = structlog.get_logger(__name__)
@@ -106,6 +107,7 @@ class EngineThread:
         # Guards that nothing enters the queue behind the stop command, where nobody would answer it.
         self._entry = threading.Lock()
         self._entry_closed = False
+        self._watch = StallWatch(clock)
 
     def start(self) -> None:
         self._delivery.start()
@@ -149,6 +151,18 @@ class EngineThread:
             self._awake.set()
             self._enter(_Wake())
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the thread has ended although nobody told it to stop. From any thread."""
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._entry_closed
+
+    def stalled_s(self) -> float:
+        """For how long nothing has moved although there is something to do, commands that wait included; else 0.
+
+        From any thread, whatever the engine's own is doing.
+        """
+        return self._watch.stalled_s(commands_wait=not self._commands.empty())
+
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and let those here end; after `timeout_s` they fail as SHUTTING_DOWN.
 
@@ -179,6 +193,8 @@ class EngineThread:
     def _enter(self, command: _Command) -> bool:
         with self._entry:
             if not self._entry_closed:
+                if self._commands.empty():
+                    self._watch.entered_first()
                 self._commands.put(command)
             return not self._entry_closed
 
@@ -192,10 +208,14 @@ class EngineThread:
             if self._drain_until is not None and now >= self._drain_until:
                 self._cut_off(now)
             stalled = False
+            self._watch.looked(self._engine.has_work)
             if self._engine.has_work:
                 stalled = not self._step(now)
+                if not stalled:
+                    self._watch.moved()
             else:
                 self._idle(now)
+            self._watch.looked(self._engine.has_work)
             if self._drain_until is not None and not self._engine.has_work:
                 self._leave(now, self._drain_until)
         self._cut_off(self._clock())

@@ -1,5 +1,6 @@
 import socket
 import threading
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 import pytest
@@ -7,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.exposition import MetricsServer
+from tests.probes import probe
 
 
 def registry_with_a_gauge() -> CollectorRegistry:
@@ -48,3 +50,37 @@ def test_an_address_of_version_six_is_written_in_brackets() -> None:
         assert server.url == f"http://[::1]:{server.port}/metrics"
         with urlopen(server.url, timeout=5) as response:
             assert response.status == 200
+
+
+def test_checks_answer_beside_the_metrics_and_nothing_else_does() -> None:
+    reasons: dict[str, str | None] = {"/livez": None, "/readyz": "no worker is connected"}
+    checks = {path: lambda path=path: reasons[path] for path in reasons}
+    with MetricsServer.start(registry_with_a_gauge(), "127.0.0.1:0", checks) as server:
+        assert probe(server.url, "/livez") == (200, "ok\n")
+        assert probe(server.url, "/readyz") == (503, "no worker is connected\n")
+        assert probe(server.url, "/livez?verbose=1") == (200, "ok\n")
+        for path in ("/", "/metricsz", "/livez/more", "/favicon.ico"):
+            assert probe(server.url, path) == (404, "there is /metrics, /livez, /readyz\n")
+        reasons["/readyz"] = None
+        assert probe(server.url, "/readyz") == (200, "ok\n")
+
+
+def test_a_check_that_fails_was_not_passed() -> None:
+    def broken() -> str | None:
+        raise ZeroDivisionError("a secret")
+
+    with MetricsServer.start(registry_with_a_gauge(), "127.0.0.1:0", {"/livez": broken}) as server:
+        assert probe(server.url, "/livez") == (503, "the check failed: ZeroDivisionError\n")
+
+
+def test_scrapers_that_say_nothing_and_take_nothing_keep_nobody_waiting() -> None:
+    registry = CollectorRegistry()
+    wide = Gauge("wide", "Wide", ["label"], registry=registry)
+    for number in range(20_000):
+        wide.labels(f"{number:0200}").set(number)  # more than sockets buffer
+    with MetricsServer.start(registry, "127.0.0.1:0", {"/livez": lambda: None}) as server, ExitStack() as stack:
+        for number in range(40):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            if number < 4:
+                slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert probe(server.url, "/livez") == (200, "ok\n")
