@@ -1,0 +1,68 @@
+{{/* Pools of workers: what each has of its own, over workerDefaults. As YAML, by name. */}}
+{{- define "radixgate.pools" -}}
+{{- $pools := .Values.workers | default (dict "default" dict) -}}
+{{- range $name, $own := $pools }}
+{{ $name }}:
+{{ mustMergeOverwrite (deepCopy $.Values.workerDefaults) (deepCopy $own) | toYaml | indent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* A list of the context and a pool's name: the name of its StatefulSet. */}}
+{{- define "radixgate.poolName" -}}
+{{- include "radixgate.name" (list (index . 0) (printf "worker-%s" (index . 1))) -}}
+{{- end -}}
+
+{{/* HOST:PORT of every worker, a JSON list: what gateways know them by. */}}
+{{- define "radixgate.workerAddresses" -}}
+{{- $addresses := list -}}
+{{- $host := include "radixgate.host" (list . (include "radixgate.workersName" .)) -}}
+{{- range $name, $pool := include "radixgate.pools" . | fromYaml -}}
+{{- range $ordinal := until (int $pool.replicas) -}}
+{{- $addresses = append $addresses (printf "%s-%d.%s:50061" (include "radixgate.poolName" (list $ $name)) $ordinal $host) -}}
+{{- end -}}
+{{- end -}}
+{{- concat $addresses .Values.gateway.extraWorkers | toJson -}}
+{{- end -}}
+
+{{/* A pool: how many bytes its container needs, with every part of them. */}}
+{{- define "radixgate.poolBytes" -}}
+{{- $sum := 0 -}}
+{{- range $part, $quantity := .memory -}}
+{{- if not (and (eq $part "devicePool") (gt (int $.gpu.count) 0)) -}}
+{{- $sum = add $sum (include "radixgate.bytes" $quantity) -}}
+{{- end -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{/* A list of the pool's name and the pool: requests and limits. Fails where the limit is too low for the pools. */}}
+{{- define "radixgate.poolResources" -}}
+{{- $name := index . 0 -}}
+{{- $pool := index . 1 -}}
+{{- $needed := include "radixgate.poolBytes" $pool | int64 -}}
+{{- $resources := deepCopy $pool.resources -}}
+{{- $requests := $resources.requests | default dict -}}
+{{- $limits := $resources.limits | default dict -}}
+{{- if not $limits.memory -}}
+{{- $_ := set $limits "memory" (include "radixgate.quantity" $needed) -}}
+{{- end -}}
+{{- if lt (include "radixgate.bytes" $limits.memory | int64) $needed -}}
+{{- fail (printf "workers.%s.resources.limits.memory is %v, and memory.* needs %s together (model, pools, adapters, shm, overhead): raise the limit or make a pool smaller" $name $limits.memory (include "radixgate.quantity" $needed)) -}}
+{{- end -}}
+{{- if not $requests.memory -}}{{- $_ := set $requests "memory" $limits.memory -}}{{- end -}}
+{{- if gt (int $pool.gpu.count) 0 -}}
+{{- $_ := set $requests $pool.gpu.resource (int $pool.gpu.count) -}}
+{{- $_ := set $limits $pool.gpu.resource (int $pool.gpu.count) -}}
+{{- end -}}
+{{- dict "requests" $requests "limits" $limits | toYaml -}}
+{{- end -}}
+
+{{/* Whole cores of "2", 2, "500m": what a worker on CPUs computes with where no quota says it. */}}
+{{- define "radixgate.cores" -}}
+{{- $text := toString . -}}
+{{- if hasSuffix "m" $text -}}
+{{- max 1 (div (trimSuffix "m" $text | int) 1000) -}}
+{{- else -}}
+{{- max 1 (floor (float64 $text) | int) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,40 @@
+{{/* Servers that the chart runs, as YAML by component: what holds tenants and keys, and what holds pages. */}}
+{{- define "radixgate.servers" -}}
+{{- $servers := dict -}}
+{{- with .Values.redis -}}
+{{- if .enabled -}}
+{{- $_ := set $servers "redis" (mustMergeOverwrite (deepCopy .) (dict "client" "gateway" "persistent" true)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.pageStore -}}
+{{- if .enabled -}}
+{{- $_ := set $servers "pages" (mustMergeOverwrite (deepCopy .) (dict "client" "worker" "persistent" false)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $servers -}}
+{{- end -}}
+
+{{/* A server: its configuration, without the password. */}}
+{{- define "radixgate.serverConfig" -}}
+bind * -::*
+port 6379
+dir /data
+maxmemory {{ include "radixgate.bytes" .maxMemory }}
+save ""
+{{- if .persistent }}
+# Nothing may be lost: beyond maxmemory writes fail.
+maxmemory-policy noeviction
+appendonly yes
+appendfsync everysec
+{{- else }}
+# A cache: what has a time to live may go, and everything has one but the index of it.
+maxmemory-policy volatile-lru
+appendonly no
+{{- end }}
+{{- end -}}
+
+{{/* A server: memory of its container. Rewriting the append-only file copies what is written meanwhile. */}}
+{{- define "radixgate.serverMemory" -}}
+{{- $bytes := include "radixgate.bytes" .maxMemory | int64 -}}
+{{- add (div (mul $bytes (ternary 3 5 .persistent)) (ternary 2 4 .persistent)) 67108864 | include "radixgate.quantity" -}}
+{{- end -}}
