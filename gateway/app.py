@@ -19,6 +19,8 @@ from gateway.observer import GatewayObserver, NullObserver
 from gateway.rpc.server import ADMIN, INFERENCE
 from metrics.exposition import MetricsServer
 from metrics.gateway import GatewayMetrics
+from metrics.loop import LoopWatch
+from metrics.version import own_version
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +42,7 @@ class GatewayApp:
         self._on_serving = on_serving
         self.port = 0  # known after `start`, as is the next one
         self._http_port = 0
+        self._serves = False  # from the end of `start` to the beginning of `stop`
         observer = observer or NullObserver()
         self._tls = server_tls(config.tls, observer)
         self.store = SharedStore(config, observer)
@@ -64,6 +67,12 @@ class GatewayApp:
         """Whether a worker is connected."""
         return self.serving.fleet.ready
 
+    def why_not_ready(self) -> str | None:
+        """Return why no request should be sent here, or None. From any thread."""
+        if not self._serves:
+            return "the gateway is starting or draining"
+        return None if self.ready else "no worker is connected"
+
     async def start(self) -> None:
         """Listen, and begin to connect to the workers. Raises OSError if the address cannot be had.
 
@@ -85,6 +94,7 @@ class GatewayApp:
         self.serving.quotas.start()
         runs = (store.reach, store.changes, self.serving.control, self._tls, self.identity.key_ring)
         self._tasks = [asyncio.create_task(each.run()) for each in runs if each is not None]
+        self._serves = True
         _log.info("gateway started", address=self.address, workers=list(self._config.workers))
 
     def _workers_changed(self) -> None:
@@ -95,6 +105,7 @@ class GatewayApp:
 
     async def stop(self) -> None:
         """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
+        self._serves = False
         fronts, fleet, store = self.fronts, self.serving.fleet, self.store
         if fronts.http is not None:
             fronts.http.drain()
@@ -140,11 +151,14 @@ async def serve(
     `on_ready` is called when it listens, `on_serving` whenever a worker has come.
     """
     observer = GatewayMetrics()
+    app = GatewayApp(config, observer, on_serving)
+    observer.runs(own_version(), app.serving.fleet.in_flight(), app.serving.control.pending())
+    checks = {"/livez": LoopWatch(asyncio.get_running_loop()).why_not_live, "/readyz": app.why_not_ready}
     async with AsyncExitStack() as stack:
         url = None
         if config.metrics_listen is not None:
-            url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen)).url
-        app = await stack.enter_async_context(GatewayApp(config, observer, on_serving))
+            url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen, checks)).url
+        await stack.enter_async_context(app)
         on_ready(Addresses(app.address, app.http_address, url))
         await stop.wait()
 

@@ -6,7 +6,7 @@ one name on both sides would count them twice.
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -167,8 +167,8 @@ class GatewayMetrics:
         self._info = make.gauge("radixgate_gateway_info", "1; its label is the gateway's version", ("version",))
         self._undertakings = make.gauge(
             "radixgate_gateway_pending_undertakings",
-            "What operators asked for and is not brought about on all of this gateway's workers yet, by kind: "
-            "adapter_load, adapter_unload, or purge (namespaces that wait for a worker that is away)",
+            "What operators asked for and is not brought about yet, by kind: call (a call of theirs that runs), "
+            "adapter_load and adapter_unload (on connected workers), purge (namespaces that wait for a worker)",
             ("kind",),
         )
         self._lost_lines = make.counter(
@@ -229,9 +229,6 @@ class GatewayMetrics:
         for direction, tokens in (("over", max(0, error_tokens)), ("under", max(0, -error_tokens))):
             self._mispredicted_tokens.labels(worker, direction).inc(tokens)
 
-    def in_flight(self, worker: str, requests: int) -> None:
-        self._in_flight.labels(worker).set(requests)
-
     def store_reachable(self, reachable: bool) -> None:
         self._store_reachable.set(reachable)
 
@@ -271,12 +268,18 @@ class GatewayMetrics:
     def quota_backlog(self, settlements: int) -> None:
         self._quota_backlog.set(settlements)
 
-    def runs(self, version: str) -> None:
-        """This gateway's version."""
-        self._info.labels(version).set(1)
+    def runs(
+        self, version: str, in_flight: Mapping[str, Callable[[], int]], undertakings: Mapping[str, Callable[[], int]]
+    ) -> None:
+        """Show the version, and whenever somebody looks, requests by worker and undertakings by kind.
 
-    def undertakings(self, kind: str, pending: int) -> None:
-        self._undertakings.labels(kind).set(pending)
+        The functions are called from the thread of whoever looks.
+        """
+        self._info.labels(version).set(1)
+        for worker, look in in_flight.items():
+            self._in_flight.labels(worker).set_function(look)
+        for kind, look in undertakings.items():
+            self._undertakings.labels(kind).set_function(look)
 
     def usage_lines_lost(self, lines: int) -> None:
         self._lost_lines.inc(lines)

@@ -100,6 +100,13 @@ class Keeper:
         failure = self._failures.get((key, revision))
         return failure.message if failure is not None else ""
 
+    def pending(self) -> Plan:
+        """Return what the worker lacks and has too much of now; nothing while it is away. From any thread."""
+        model = self._link.model
+        if model is None:
+            return Plan((), ())
+        return plan(self._registry.all(), model.name, self._link.adapters.all())
+
     async def run(self) -> None:
         """Look whenever woken, and now and then, until cancelled."""
         try:

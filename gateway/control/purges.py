@@ -46,6 +46,12 @@ class Purges:
         self._fleet = fleet
         self._client = client
         self._reach = reach
+        self._waiting: dict[str, int] = {}  # by worker, as far as this gateway has heard
+
+    @property
+    def num_waiting(self) -> int:
+        """How many namespaces wait for a worker of this gateway to be back. From any thread."""
+        return sum(self._waiting.copy().values())
 
     async def purge(self, namespaces: Sequence[Namespace]) -> Purge:
         """Free namespaces everywhere. Raises UnavailableError where a worker is away and Redis is, too."""
@@ -63,9 +69,11 @@ class Purges:
     async def catch_up(self, link: WorkerLink) -> None:
         """Free on a worker that is back what was purged while it was away. Raises UnavailableError."""
         key = _pending(link.address)
+        self._waiting[link.address] = int(await self._reach.call(lambda: self._client.zcard(key)))
         while link.calls is not None:
             waiting: Any = await self._reach.call(lambda: self._client.zrange(key, 0, MAX_NAMESPACES - 1))
             if not waiting:
+                self._waiting[link.address] = 0
                 return
             try:
                 await drop_cache(link, [_message(read_namespace(member)) for member in waiting])

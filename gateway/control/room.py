@@ -1,6 +1,7 @@
 """The control room of one gateway: everything that operators want of workers, and the tasks that see to it."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -55,6 +56,16 @@ class ControlRoom:
         for address, keeper in self._keepers.items():
             keeper.wake()
             self._returned[address].set()
+
+    def pending(self) -> Mapping[str, Callable[[], int]]:
+        """Return what says, by kind, how much of what operators asked for is not brought about. From any thread."""
+        keepers = tuple(self._keepers.values())
+        return {
+            "call": lambda: len(self._undertakings),
+            "adapter_load": lambda: sum(len(keeper.pending().loads) for keeper in keepers),
+            "adapter_unload": lambda: sum(len(keeper.pending().unloads) for keeper in keepers),
+            "purge": lambda: self._purges.num_waiting,
+        }
 
     async def run(self) -> None:
         """See to everything until cancelled."""

@@ -13,6 +13,10 @@ class Undertakings:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    def __len__(self) -> int:
+        """How many run."""
+        return len(self._tasks)
+
     async def to_its_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Return or raise what `work` does; cancelled, leave it running."""
         task = asyncio.create_task(work)

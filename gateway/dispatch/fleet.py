@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.dispatch.catalogue import Catalogue, ServedModel
@@ -167,6 +167,10 @@ class Fleet:
     def links(self) -> list[WorkerLink]:
         """Return the links to all workers, whether they are up or not."""
         return list(self._links.values())
+
+    def in_flight(self) -> Mapping[str, Callable[[], int]]:
+        """Return what says, by worker, how many requests it has now. From any thread."""
+        return {address: lambda link=link: link.in_flight for address, link in self._links.items()}  # type: ignore[misc]
 
     def up(self, model: str) -> list[WorkerLink]:
         """Return the workers that take requests for a model, by its name."""

@@ -81,8 +81,13 @@ class WorkerLink:
 
     # ------------------------------------------------------------------------------------------------- sequences
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests of this gateway the worker has now. From any thread."""
+        return len(self._streams)
+
     def candidate(self) -> Candidate:
-        return Candidate(self.address, len(self._streams), self._load.running_sequences, self._load.waiting_sequences)
+        return Candidate(self.address, self.in_flight, self._load.running_sequences, self._load.waiting_sequences)
 
     def submit(self, submit: worker_pb2.Submit, key: PrefixKey) -> TokenStream:
         """Send a request on its way; its sequence id is set here. Raises UnavailableError while the link is down."""
