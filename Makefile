@@ -15,7 +15,7 @@ TORCH_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools model-gemma serve test test-images nightly lint format proto bench peer-vllm-cpu peer-smg clean
+.PHONY: help install tools model-gemma serve test test-images nightly lint format proto docs bench peer-vllm-cpu peer-smg clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ proto: ## Regenerate the stubs beside the .proto files
 	    --python_out=$(PROTO_OUT) --mypy_out=$(PROTO_OUT) \
 	    --grpc_python_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
 	    proto/radixgate/v1/*.proto
+
+docs: install ## Write the pages and pictures that are made from code
+	$(BIN)/python -m docs.api_reference
+	$(BIN)/python -m docs.cache.pictures
 
 bench: install ## Measure the tree, policies, copies, steps and the service; figures and plots go to out/
 	@mkdir -p out

@@ -31,6 +31,7 @@ class Stack:
     worker: str
     metrics: tuple[str, ...]
     keys: dict[str, str]
+    admin_token: str
 
     def family(self) -> list[psutil.Process]:
         """The process and all its descendants."""
@@ -82,8 +83,8 @@ def running_stack(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Stack
         )
         assert process.poll() is None, (folder / "stack.log").read_text()
         ready = json.loads(ready_file.read_text())
-        metrics, tenants = tuple(ready["metrics"]), ready["tenants"]
-        yield Stack(process, ready["grpc"], ready["http"], ready["worker"], metrics, tenants)
+        metrics, secrets = tuple(ready["metrics"]), (ready["tenants"], ready["admin_token"])
+        yield Stack(process, ready["grpc"], ready["http"], ready["worker"], metrics, *secrets)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""The pictures of docs/cache.md, and what draws them."""
