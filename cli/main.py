@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cli.first_process import end_on_sigterm
 from cli.validation import ConfigError
 
 # A subcommand's module is loaded when it runs: `radixgate chat` needs no torch, and none waits for it.
@@ -22,6 +23,8 @@ _COMMANDS = {
     "audit": "Show what operators have done.",
     "isolation-check": "Check on a running deployment that tenants are isolated.",
     "chat": "Chat with a model.",
+    "top": "Watch workers, gateways and tenants of a running deployment.",
+    "size": "Say what a model's KV takes, how much fits, and what to set.",
     "replay": "Replay a recorded trace through the cache and report its hit rate.",
 }
 
@@ -52,6 +55,7 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        end_on_sigterm()
         for variable, value in (_ENVIRONMENT_OF_ALL | _ENVIRONMENT.get(cmd_name, {})).items():
             os.environ.setdefault(variable, value)
         try:
