@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.admin_client import admin_client
 from tests.docs.shell import Shell, open_shell
 from tests.e2e.stack import Stack, running_stack
 from tests.tools import INSTALLED, REPOSITORY
@@ -29,12 +30,6 @@ REDIS_ADDRESS = "127.0.0.1:6379"
 
 # What pages write in place of a value of the reader's own. In a session, a variable of the shell.
 PLACEHOLDER = re.compile(r"\b(KEY_OF_[A-Z_]+|KEY_ID|KEY|REVISION)\b(?!=)")
-
-# Leaves a shared stack as it was found.
-_AS_IT_WAS = """
-for tenant in $(radixgate tenant list | cut -f1 | grep -v ^demo-); do radixgate tenant delete $tenant; done
-for prefix in $(radixgate prefix list | cut -f1 | grep -v ^none$); do radixgate prefix delete $prefix; done
-"""
 
 # Pages that start all processes themselves, as they tell their readers to.
 WITHOUT_A_STACK = frozenset({"docs/install.md"})
@@ -83,6 +78,7 @@ def session_for(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
             variables = {}
         else:
             stack: Stack = request.getfixturevalue("documented_stack")
+            request.addfinalizer(lambda: _as_it_was(stack))
             addresses, variables = _addresses_of(stack), _variables_of(stack)
         clone = _clone(tmp_path / "radixgate")
         places = {
@@ -93,10 +89,18 @@ def session_for(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
         addresses |= {written: f"{folder}/" for written, folder in places.items()}
         with open_shell(clone, {**_environ(tmp_path), **variables}) as shell:
             yield Session(shell, addresses, variables, clone)
-            if page not in WITHOUT_A_STACK:
-                shell.run(_AS_IT_WAS)
 
     return opened
+
+
+def _as_it_was(stack: Stack) -> None:
+    """Remove what a page has made."""
+    with admin_client(stack.grpc, stack.admin_token) as client:
+        for tenant in list(client.tenants.list()):
+            if tenant.tenant_id not in stack.keys:
+                client.tenants.delete(tenant.tenant_id)
+        for prefix in client.prefixes.list():
+            client.prefixes.delete(prefix.prefix_id)
 
 
 def _addresses_of(stack: Stack) -> dict[str, str]:
