@@ -248,6 +248,8 @@ class GatewayConfig:
     extra_key_secret: Annotated[str, Predicate(is_key_material)] | None = None
     # Prometheus endpoint; None: no endpoint.
     metrics_listen: Address | None = "127.0.0.1:9464"
+    # One JSON line for each request that used something is appended to this file ("-": standard output). None: no log.
+    usage_log: Annotated[str, Len(1)] | None = None
     # TOML with the same content as the section `policies`, which then must be empty.
     policy_file: str | None = None
     policies: PolicyConfig = field(default_factory=PolicyConfig)

@@ -111,6 +111,10 @@ class GatewayObserver(Protocol):
         """So many requests have ended that Redis has yet to be told of."""
         ...
 
+    def usage_lines_lost(self, lines: int) -> None:
+        """So many lines of the usage log will never be written. From any thread."""
+        ...
+
 
 class NullObserver:
     """Measures nothing."""
@@ -181,4 +185,7 @@ class NullObserver:
         pass
 
     def quota_backlog(self, settlements: int) -> None:
+        pass
+
+    def usage_lines_lost(self, lines: int) -> None:
         pass

@@ -39,6 +39,7 @@ def _of_a_gateway_with_everything() -> tuple[Described, ...]:
     metrics = GatewayMetrics()
     metrics.certificate_loaded(0.0)
     metrics.signing_keys_loaded(0)
+    metrics.usage_log(lambda: 0)
     return metrics.described
 
 

@@ -281,6 +281,11 @@ class GatewayMetrics:
         for kind, look in undertakings.items():
             self._undertakings.labels(kind).set_function(look)
 
+    def usage_log(self, num_waiting: Callable[[], int]) -> None:
+        """There is a usage log: show, whenever somebody looks, how many lines it has yet to write."""
+        name, told = "radixgate_gateway_usage_log_waiting_lines", "Lines of the usage log that are yet to be written"
+        self._families.gauge(name, told, when="with a usage log").set_function(num_waiting)
+
     def usage_lines_lost(self, lines: int) -> None:
         self._lost_lines.inc(lines)
 

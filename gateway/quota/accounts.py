@@ -31,6 +31,7 @@ class Account:
     cached_public_tokens: int = 0
     completion_tokens: int = 0
     counted_tokens: int = 0  # of a prompt that was only counted
+    day: str = ""  # YYYYMMDD of UTC, on which all of this counts; said by the quotas
 
     @property
     def cached_tokens(self) -> int:

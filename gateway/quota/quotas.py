@@ -110,6 +110,7 @@ class TenantQuotas:
         """
         bounds = Bounds.of(caller.terms)
         day = datetime.now(UTC).strftime("%Y%m%d")
+        account.day = day
         permit = await self._enter(caller, Ask(caller.tenant_id, self._new_lease(), self._asked(demand), bounds))
         try:
             yield
