@@ -23,6 +23,8 @@ _LABEL = 9
 _FIGURE = 12
 _MOST_BAR = 60
 _LEAST_HISTORY = 2
+_HIT_BAR = 28
+_WITH_LEGEND = 150  # wide enough to say what the glyphs mean
 
 
 def summary(view: View, width: int) -> list[Text]:
@@ -33,29 +35,34 @@ def summary(view: View, width: int) -> list[Text]:
     generated = f"{short(totals.output_rate)}/s"
     history = view.history
     graphs = (
-        ("hit rate", hit, [each.hit_rate for each in history], 1.0),
-        ("in", tokens, [each.prompt_rate for each in history], None),
-        ("out", generated, [each.output_rate for each in history], None),
+        ("hit rate", hit, [each.hit_rate for each in history], 1.0, "green"),
+        ("in", tokens, [each.prompt_rate for each in history], None, "cyan"),
+        ("out", generated, [each.output_rate for each in history], None, "magenta"),
     )
-    notes = _notes(view)
+    notes = _notes(view, width)
     graph_width = max(10, min(_MOST_BAR, width - _LABEL - _FIGURE - 30))
     lines = []
-    for (name, figure, values, top), note in zip(graphs, notes, strict=True):
-        line = Text(f"{name:<{_LABEL}}", "bright_black").append(f"{figure:<{_FIGURE}}", "bold")
+    for (name, figure, values, top, style), note in zip(graphs, notes, strict=True):
+        line = Text.assemble((f"{name:<{_LABEL}}", "bright_black"), (f"{figure:<{_FIGURE}}", "bold"))
         if len(history) >= _LEAST_HISTORY:
-            line.append_text(sparkline(values, graph_width, top=top)).append("  ")
+            graph = sparkline(values, graph_width, top=top)
+            graph.stylize(style)
+            line.append_text(graph).append("  ")
         line.append_text(note)
         lines.append(line)
     return lines
 
 
-def _notes(view: View) -> tuple[Text, Text, Text]:
+def _notes(view: View, width: int) -> tuple[Text, Text, Text]:
     totals = view.totals
     ttft = NOTHING if totals.ttft is None else f"{seconds(totals.ttft.p50)} / {seconds(totals.ttft.p95)}"
     running = f"{short(totals.running)} run, {short(totals.waiting)} wait"
     if totals.resident_adapters is not None:
         running += f", {short(totals.resident_adapters)} LoRA"
-    return hit_bar(totals.hits, 28), Text(f"TTFT p50/p95 {ttft}"), Text(running)
+    hits = hit_bar(totals.hits, _HIT_BAR)
+    if width >= _WITH_LEGEND:
+        hits.append("  ").append_text(hit_legend())
+    return hits, Text(f"TTFT p50/p95 {ttft}"), Text(running)
 
 
 def worker_blocks(rows: Sequence[WorkerRow], width: int) -> list[Text]:
@@ -80,7 +87,7 @@ def _worker(row: WorkerRow, width: int) -> Iterator[Text]:
         f"running {short(row.running)}", f"waiting {short(row.waiting)}", f"in {short(row.prompt_rate)}/s",
         f"out {short(row.output_rate)}/s", f"step {seconds(row.step_s)}", f"TTFT p50/p95 {ttft}",
     )  # fmt: skip
-    bar_width = max(10, min(_MOST_BAR, width - 40))
+    bar_width = max(10, min(_MOST_BAR, width - 55))
     yield Text("  hits    ").append_text(hit_bar(row.hits, bar_width)).append(f"  {_hit_figures(row.hits)}")
     yield Text("  device  ").append_text(slot_bar(row.device, bar_width)).append(f"  {_slot_figures(row.device)}")
     if row.host is not None:

@@ -13,6 +13,7 @@ from cli.top.grid import Column, beside, cut, table
 from cli.top.keys import HELP, VIEWS, Controls
 from cli.top.rows import View
 
+_MOST_TROUBLES = 5
 _WIDE = 150  # from here on tenants and adapters stand side by side
 _MOST_WORKERS = 0.4  # of the lines, in the view of everything
 _TABLES: dict[str, Sequence[Column[Any]]] = {
@@ -30,7 +31,8 @@ def screen(view: View, controls: Controls, width: int, height: int | None) -> li
     head = [_title(view, controls, width), *summary(view, width)]
     if view.error:
         head.append(Text(f"Nothing new: {view.source}: {view.error}", "bold red"))
-    head.extend(Text(f"{endpoint}: {error or 'not seen yet'}", "red") for endpoint, error in view.silent[:5])
+    down = [*view.silent, *((row.gateway, row.error) for row in view.gateways if not row.up)]
+    head.extend(Text(f"{endpoint}: {error}", "red") for endpoint, error in down[:_MOST_TROUBLES])
     room = None if height is None else max(3, height - len(head) - 1)
     body = _all(view, controls, width, room) if controls.view == "all" else _one(view, controls, width, room)
     return _fill([*head, *body], width, height, _footer(controls, width))

@@ -112,9 +112,9 @@ def test_it_draws_takes_keys_follows_the_size_and_leaves_the_terminal_as_it_was(
         terminal.wait_for("hold the picture")
         terminal.press("x1")
         terminal.wait_for("GATEWAY")
-        assert "HOST SLOTS" not in terminal.shown()
+        assert "HOST%" not in terminal.shown()
         terminal.resize(50, 200)
-        terminal.wait_for("HOST SLOTS")
+        terminal.wait_for("HOST%")
         terminal.press("q")
         assert terminal.end() == 0
         assert terminal.output.rindex(_LEAVE) > 0

@@ -15,12 +15,12 @@ from worker.errors import UnsupportedModelError, WorkerStartError
 from worker.model import hardware
 from worker.model.choosing import layer_shapes
 from worker.model.forward import IMPLEMENTATION, register
-from worker.model.gguf import converted
+from worker.model.gguf import already_converted, converted
 from worker.model.gguf_config import read_gguf_config
 from worker.model.probe import probe, text_config
 from worker.model.progress import ProgressReporter
 from worker.model.refusal import one_line, read_config, refuse_unsuited
-from worker.model.sources import GgufFile, GgufParts, cache_folder, find_model
+from worker.model.sources import GgufFile, HuggingFaceFolder, cache_folder, find_model
 
 # A model whose definition looks at values cannot be probed without any. Smaller ones are built with random weights.
 _MOST_BUILT = 2_000_000_000
@@ -79,12 +79,15 @@ def _configuration(model: str, progress: ProgressReporter) -> tuple[str, PreTrai
     if (folder / "config.json").is_file():
         return folder.resolve().name, read_config(folder)
     source = find_model(model)
+    if isinstance(source, HuggingFaceFolder):
+        return source.name, read_config(source.path)
+    if (before := already_converted(source, cache_folder(), progress)) is not None:
+        return before.name, read_config(before.path)
     if isinstance(source, GgufFile):
         return source.name, _gguf_configuration(source)
-    if isinstance(source, GgufParts):  # its beginning is spread over files: as a worker does, once
-        whole = converted(source, cache_folder(), progress)
-        return whole.name, read_config(whole.path)
-    return source.name, read_config(source.path)
+    # Its beginning is spread over files: as a worker does, once.
+    whole = converted(source, cache_folder(), progress)
+    return whole.name, read_config(whole.path)
 
 
 def _gguf_configuration(source: GgufFile) -> PreTrainedConfig:

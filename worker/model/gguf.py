@@ -41,16 +41,29 @@ _BLOCK_BYTES = 1 << 24
 
 def converted(source: GgufFile | GgufParts, cache: Path, progress: ProgressReporter) -> HuggingFaceFolder:
     """Return the folder converted from `source`, converting it if there is none. Raises UnsupportedModelError."""
-    digest = combine([str(_FORMAT), _digest(source, progress)])
-    models = cache / "models"
+    digest, folder = _place(source, cache, progress)
+    models = folder.parent
     models.mkdir(parents=True, exist_ok=True)
-    folder = models / f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.name)}-{digest[:16]}"
     if not _is_whole(folder):
         waiting = f"Waiting for another process that converts {source.name}"
         with _locked(models / f".{folder.name}.lock", lambda done: progress.report(waiting, done)):
             if not _is_whole(folder):
                 _build(source, folder, progress)
     return HuggingFaceFolder(source.name, folder, digest)
+
+
+def already_converted(
+    source: GgufFile | GgufParts, cache: Path, progress: ProgressReporter
+) -> HuggingFaceFolder | None:
+    """Return the folder converted from `source` before, None if there is none."""
+    digest, folder = _place(source, cache, progress)
+    return HuggingFaceFolder(source.name, folder, digest) if _is_whole(folder) else None
+
+
+def _place(source: GgufFile | GgufParts, cache: Path, progress: ProgressReporter) -> tuple[str, Path]:
+    """Return what names the conversion of `source`, and its folder."""
+    digest = combine([str(_FORMAT), _digest(source, progress)])
+    return digest, cache / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.name)}-{digest[:16]}"
 
 
 def _digest(source: GgufFile | GgufParts, progress: ProgressReporter) -> str:

@@ -85,7 +85,7 @@ def test_what_there_is_no_room_for_is_counted() -> None:
 
 def test_a_wide_terminal_shows_bars_and_adapters_beside_tenants() -> None:
     shown = plain(screen(a_view(), Controls(), 200, 50))
-    for wanted in ("MODEL", "HOST SLOTS", "HIT BY TIER", "pirate", "no traffic"):
+    for wanted in ("MODEL", "HOST%", "computed", "HIT BY TIER", "pirate", "no traffic"):
         assert wanted in shown
     assert "pirate" not in plain(screen(a_view(), Controls(), 80, 50))
 
