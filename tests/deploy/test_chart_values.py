@@ -156,7 +156,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 
 
 def test_the_readme_lists_every_value_with_its_default_and_meaning() -> None:
-    listed = re.findall(r"^\| `([\w.]+)` \| `(.*)` \| (.+) \|$", (CHART / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| ([\w.]+) \| `(.*)` \| (.+) \|$", (CHART / "README.md").read_text(), re.MULTILINE)
     written = documented_values()
     assert [name for name, _, _ in listed] == [name for name, _, _ in written]
     assert listed == written
