@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import stat, timeseries
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from deploy.grafana.colours import BAD, CALM, EXPECTATIONS, GOOD, STATES, TIERS, WARNING
+from deploy.grafana.colours import BAD, CALM, EXPECTATIONS, GOOD, OWNERS, STATES, TIERS, WARNING, Colours
 from deploy.grafana.copies import (
     FAULT_COUNTERS,
     bytes_moved,
@@ -19,6 +19,7 @@ from deploy.grafana.page import Page
 from deploy.grafana.panels import NONE, Figure, Look, graph, number
 from deploy.grafana.queries import (
     GATEWAYS,
+    GATEWAYS_WORK,
     WHOLE_RANGE,
     WORK,
     WORKERS,
@@ -55,7 +56,7 @@ def cache() -> Dashboard:
     page.row("Hit rate")
     page.add(_by_tier(), _by_tenant(), _by_adapter(), width=8, height=8)
     page.row("What is saved")
-    page.add(tokens_by_source(WORK), first_token(GATEWAYS), width=12, height=8)
+    page.add(tokens_by_source(WORK), _public(), first_token(GATEWAYS), width=8, height=8)
     page.row("Slots")
     page.add(_slots("device"), _slots("host"), _evictions(), width=8, height=8)
     page.row("Copies between tiers")
@@ -112,8 +113,10 @@ def _dropped_now() -> stat.Panel:
 
 def _faults_now() -> stat.Panel:
     about = (
-        "Copies and calls of the store per second that failed, stalled or came too late: the sum of what the panel "
-        "Faults, below, shows by kind. None is normal."
+        "Copies and calls of the store per second that failed, stalled or came too late: the sum of what Copies that "
+        "failed, below, shows by kind and metric (`radixgate_mirror_failures_total`, "
+        "`radixgate_load_back_failures_total`, `radixgate_copy_stalls_total`, `radixgate_prefetch_failures_total`, "
+        "`radixgate_late_prefetches_total`, `radixgate_save_failures_total`). None is normal."
     )
     faults = " + ".join(or_zero(rate(metric, WORKERS)) for metric in FAULT_COUNTERS.values())
     figure = Figure("ops", 2, ((None, GOOD), (0.001, WARNING), (1, BAD)), {"0": NONE})
@@ -161,6 +164,18 @@ def _by_adapter() -> timeseries.Panel:
     return graph("Hit rate by adapter", about, [Query(named_adapter(hit_rate(by=("adapter",))), "{{adapter}}")], look)
 
 
+def _public() -> timeseries.Panel:
+    about = (
+        "Cached tokens per second that belong to a public prefix, which all tenants share, and those of tenants' own "
+        "(`radixgate_gateway_cached_public_tokens_total`, `radixgate_gateway_cached_tokens_total`). Many tenants with "
+        "one beginning and nothing public here: register it with `radixgate prefix create`."
+    )
+    public = rate("radixgate_gateway_cached_public_tokens_total", GATEWAYS_WORK)
+    cached = rate("radixgate_gateway_cached_tokens_total", GATEWAYS_WORK)
+    queries = [Query(f"{cached} - {or_zero(public)} > 0", "own"), Query(f"{public} > 0", "public")]
+    return graph("Cached tokens, public and own", about, queries, Look(TOKENS_PER_SECOND, OWNERS, stacked=True))
+
+
 _ABOUT_SLOTS = {
     "device": (
         "Slots of the device pools by state (`radixgate_slots`). Evictable ones are the cache. The dashed line says "
@@ -182,7 +197,7 @@ def _slots(tier: str) -> timeseries.Panel:
     ]
     if tier == "device":
         queries.append(Query(total(series("radixgate_settled_slots", WORKERS)), "settled"))
-    look = Look("short", STATES, stacked=True, dashed=("settled",) if tier == "device" else ())
+    look = Look("short", STATES, stacked=True, dashed={"settled": TIERS["host"]} if tier == "device" else {})
     return graph(f"{tier.capitalize()} slots", about, queries, look)
 
 
@@ -202,14 +217,13 @@ def _evictions() -> timeseries.Panel:
 def _expected() -> timeseries.Panel:
     about = (
         f"Tokens that gateways expected workers to have cached, and those that they had (`{_PREDICTED}`, "
-        f"`{_DELIVERED}`). The lines lie on each other where gateways know their workers; a gap that stays means that "
-        "requests go where their prefix is not."
+        f"`{_DELIVERED}`). Expected are whole blocks of 32 tokens that the gateway itself has sent, so what is found "
+        "lies somewhat above. Found below expected means that workers evict what gateways count on; far above, that "
+        "other gateways or storage brought it there."
     )
-    queries = [
-        Query(f"{rate(_PREDICTED, GATEWAYS)} > 0", "expected"),
-        Query(f"{rate(_DELIVERED, GATEWAYS)} > 0", "found"),
-    ]
-    return graph("Expected and found", about, queries, Look(TOKENS_PER_SECOND, EXPECTATIONS))
+    metrics = {"expected": _PREDICTED, "found": _DELIVERED}
+    queries = [Query(f"{rate(metric, GATEWAYS)} > 0", name) for name, metric in metrics.items()]
+    return graph("Expected and found", about, queries, Look(TOKENS_PER_SECOND, _only(EXPECTATIONS, *metrics)))
 
 
 def _mispredicted() -> timeseries.Panel:
@@ -223,5 +237,9 @@ def _mispredicted() -> timeseries.Panel:
         Query(ratio(rate(_MISPREDICTED, GATEWAYS, f'direction="{direction}"'), prompt), f"too {much}")
         for direction, much in (("over", "much"), ("under", "little"))
     ]
-    look = Look("percentunit", EXPECTATIONS, decimals=0, smallest_top=0.1)
+    look = Look("percentunit", _only(EXPECTATIONS, "too much", "too little"), smallest_top=0.1)
     return graph("Mispredicted", about, queries, look)
+
+
+def _only(colours: Colours, *names: str) -> Colours:
+    return {name: colours[name] for name in names}

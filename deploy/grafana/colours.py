@@ -31,6 +31,7 @@ OUTCOMES: Colours = {"ok": BLUE, "refused": ORANGE, "client error": PURPLE, "can
 DECISIONS: Colours = {"admitted": BLUE, "queued": YELLOW, "refused": ORANGE}
 EXPECTATIONS: Colours = {"expected": GREY, "found": BLUE, "too much": VERMILION, "too little": YELLOW}
 BATCH: Colours = {"tokens": PURPLE, "sequences": BLUE}
+OWNERS: Colours = {"own": BLUE, "public": YELLOW}
 LINE: Colours = {"running": BLUE, "waiting": ORANGE}
 PAGES: Colours = {
     "saved": PURPLE,

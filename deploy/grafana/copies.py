@@ -49,9 +49,10 @@ def bytes_moved() -> timeseries.Panel:
 
 def speed() -> timeseries.Panel:
     about = (
-        "How fast copies are while they run: bytes over the seconds that copies took (`radixgate_mirror_seconds`, "
-        "`radixgate_load_back_seconds`, `radixgate_prefetch_seconds`). A pool that is not pinned, or a busy store, "
-        "shows here."
+        "How fast copies are while they run: bytes (as above) over the seconds that copies took "
+        "(`radixgate_mirrored_bytes_total`, `radixgate_loaded_back_bytes_total` and `radixgate_prefetched_bytes_total` "
+        "over `radixgate_mirror_seconds`, `radixgate_load_back_seconds`, `radixgate_prefetch_seconds`). A pool that is "
+        "not pinned, or a busy store, shows here."
     )
     queries = [
         Query(
@@ -86,7 +87,7 @@ def copy_faults() -> timeseries.Panel:
         "copies are a matter for the device, of prefetches and saves for the store."
     )
     queries = [Query(rate(metric, WORKERS), kind) for kind, metric in FAULT_COUNTERS.items()]
-    return graph("Faults", about, queries, Look("ops", FAULTS, smallest_top=1))
+    return graph("Copies that failed", about, queries, Look("ops", FAULTS, smallest_top=1))
 
 
 def stored() -> timeseries.Panel:
@@ -102,8 +103,9 @@ def stored() -> timeseries.Panel:
 
 def pages() -> timeseries.Panel:
     about = (
-        "Pages per second: saved, skipped because too many were waiting, read, and found missing or corrupt when read "
-        "(`radixgate_saved_pages_total`, `radixgate_skipped_save_pages_total`, `radixgate_storage_found_pages_total`, "
+        "Pages per second: saved, skipped because too many were waiting, read, found missing or corrupt when read, and "
+        "dropped for the bound (`radixgate_storage_evicted_pages_total`, `radixgate_saved_pages_total`, "
+        "`radixgate_skipped_save_pages_total`, `radixgate_storage_found_pages_total`, "
         "`radixgate_storage_missing_pages_total`, `radixgate_storage_corrupt_pages_total`). Skipped ones mean a slow "
         "store; corrupt ones a broken one."
     )
@@ -116,7 +118,7 @@ def pages() -> timeseries.Panel:
         "dropped": "radixgate_storage_evicted_pages_total",
     }
     queries = [Query(f"{rate(metric, WORKERS)} > 0", kind) for kind, metric in metrics.items()]
-    return graph("Pages", about, queries, Look("si:pages/s", PAGES))
+    return graph("Pages", about, queries, Look("count:pages/s", PAGES))
 
 
 def prefetch_hits() -> timeseries.Panel:

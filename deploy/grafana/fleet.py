@@ -36,6 +36,7 @@ from deploy.grafana.trouble import (
     stalled,
     undertakings,
     unsettled,
+    usage_log,
 )
 
 _BY_WORKER = ("worker",)
@@ -62,7 +63,7 @@ def fleet() -> Dashboard:
     page.add(_step_time(), _batch(), _inter_token(), width=8, height=8)
     page.row("Trouble")
     page.add(stalled(), pauses(), losses(), width=8, height=7)
-    page.add(undertakings(), cut_floors(), unsettled(), width=8, height=7)
+    page.add(undertakings(), cut_floors(), unsettled(), usage_log(), width=6, height=7)
     page.row("Adapters")
     page.add(resident_adapters(), adapter_bytes(), adapter_loads(), width=8, height=7)
     page.row("Processes")
@@ -152,7 +153,9 @@ def _workers() -> table.Panel:
     about = (
         "What each worker runs (`radixgate_worker_info`) and how busy it is (`radixgate_running_sequences`, "
         "`radixgate_waiting_sequences`, `radixgate_slots`, `radixgate_engine_stalled_seconds`, "
-        "`process_cpu_seconds_total`, `process_resident_memory_bytes`). Workers of one model should show one revision."
+        "`process_cpu_seconds_total`, `process_resident_memory_bytes`, and for the hit rate "
+        "`radixgate_cached_tokens_total` over `radixgate_prompt_tokens_total`). Workers of one model should show one "
+        "revision."
     )
     labels = {
         "worker": "Worker",

@@ -153,7 +153,7 @@ def _models() -> table.Panel:
     about = (
         "What each model gets and gives, as gateways count it (`radixgate_gateway_prompt_tokens_total`, "
         "`radixgate_gateway_cached_tokens_total`, `radixgate_gateway_completion_tokens_total`), and its time to the "
-        "first token."
+        "first token (`radixgate_gateway_time_to_first_token_seconds`)."
     )
     by = ("model",)
     prompt = rate("radixgate_gateway_prompt_tokens_total", GATEWAYS, by=by)
@@ -168,16 +168,16 @@ def _models() -> table.Panel:
             1,
             width=90,
         ),
-        Column("First token p99", quantile(0.99, TTFT, GATEWAYS, by=by), "s", 2, width=110),
+        Column("First token p99", quantile(0.99, TTFT, GATEWAYS, by=by), "s", None, width=130),
     ]
     return table_of("Models", about, Rows({"model": "Model"}, sort_by="Prompts"), columns)
 
 
 def _workers() -> table.Panel:
     about = (
-        "How busy each worker is (`radixgate_running_sequences`, `radixgate_waiting_sequences`), what its cache has, "
-        "and how much of its device pool is not free (`radixgate_slots`). Workers that differ much get different "
-        "traffic: see Fleet."
+        "How busy each worker is (`radixgate_running_sequences`, `radixgate_waiting_sequences`), what its cache has "
+        "(`radixgate_cached_tokens_total` over `radixgate_prompt_tokens_total`), and how much of its device pool is "
+        "not free (`radixgate_slots`). Workers that differ much get different traffic: see Fleet."
     )
     by = ("worker",)
     slots = series("radixgate_slots", WORKERS, 'tier="device"')

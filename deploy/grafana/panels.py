@@ -5,7 +5,7 @@ and has a description.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
@@ -110,7 +110,7 @@ class Look:
     no_value: str = NO_TRAFFIC
     many: bool = False  # as many lines as there are tenants: the legend is a list beside, sorted
     smallest_top: float | None = None  # the axis reaches at least that far
-    dashed: Sequence[str] = ()
+    dashed: Colours = field(default_factory=dict)  # drawn over what is stacked
 
 
 def graph(title: str, about: str, queries: Sequence[Query], look: Look) -> timeseries.Panel:
@@ -150,8 +150,8 @@ def graph(title: str, about: str, queries: Sequence[Query], look: Look) -> times
         panel = panel.decimals(look.decimals)
     for name, colour in (look.colours or {}).items():
         panel = panel.override_by_name(name, [_fixed(colour)])
-    for name in look.dashed:
-        panel = panel.override_by_name(name, _dashed_line())
+    for name, colour in look.dashed.items():
+        panel = panel.override_by_name(name, _dashed_line(colour))
     return panel
 
 
@@ -159,7 +159,7 @@ def _fixed(colour: str) -> dashboard.DynamicConfigValue:
     return dashboard.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
 
 
-def _dashed_line() -> list[dashboard.DynamicConfigValue]:
+def _dashed_line(colour: str) -> list[dashboard.DynamicConfigValue]:
     """A line of its own, on top of what is stacked."""
     custom = {
         "lineStyle": {"fill": "dash", "dash": [6, 4]},
@@ -168,7 +168,7 @@ def _dashed_line() -> list[dashboard.DynamicConfigValue]:
         "stacking": {"mode": "none", "group": "B"},
     }
     found = [dashboard.DynamicConfigValue(id_val=f"custom.{name}", value=value) for name, value in custom.items()]
-    return [*found, _fixed(GREY)]
+    return [*found, _fixed(colour)]
 
 
 def _legend(look: Look) -> common_builders.VizLegendOptions:

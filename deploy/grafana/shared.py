@@ -9,16 +9,17 @@ from deploy.grafana.queries import FAILED, SERVING, Query, hit_rate, quantiles, 
 TTFT = "radixgate_gateway_time_to_first_token_seconds"
 CALLS = "radixgate_gateway_requests_total"
 
-TOKENS_PER_SECOND = "si:tok/s"
-TOKENS = "si:tok"
+TOKENS_PER_SECOND = "count:tok/s"
+TOKENS = "count:tok"
 
 
 def tokens_by_source(chosen: str) -> timeseries.Panel:
     about = (
         "Where tokens of prompts come from: found on the device, on the host or in storage "
         "(`radixgate_cached_tokens_total`), or computed (`radixgate_computed_prompt_tokens_total`). Coloured is work "
-        "that the cache saved, grey is prefill that workers did; together they are all prompt tokens. Grey that grows "
-        "without more requests means that prompts have changed or that the pools are too small: see Cache."
+        "that the cache saved, grey is prefill that workers did; together they are all prompt tokens "
+        "(`radixgate_prompt_tokens_total`). Grey that grows without more requests means that prompts have changed or "
+        "that the pools are too small: see Cache."
     )
     busy = f"on () ({rate('radixgate_prompt_tokens_total', chosen)} > 0)"
     cached = rate("radixgate_cached_tokens_total", chosen, by=("tier",))

@@ -122,8 +122,9 @@ def _table() -> table.Panel:
         "Each tenant over the chosen time. Tokens and calls are what counters grew by "
         "(`radixgate_gateway_prompt_tokens_total`, `radixgate_gateway_cached_tokens_total`, "
         "`radixgate_gateway_completion_tokens_total`, `radixgate_gateway_requests_total`, "
-        "`radixgate_computed_prompt_tokens_total`), and estimates at the edges: bills come from the usage log. "
-        "Computed share: the tenant's part of all prefill. Click a headline to sort."
+        "`radixgate_computed_prompt_tokens_total`), and estimates at the edges; waits are those of "
+        "`radixgate_gateway_time_to_first_token_seconds` and `radixgate_queue_wait_seconds`: bills come from the usage "
+        "log. Computed share: the tenant's part of all prefill. Click a headline to sort."
     )
     calls = increase(CALLS, TENANTS, SERVING, by=_BY_TENANT)
     prompt = increase(_PROMPT, GATEWAYS_WORK, by=_BY_TENANT)

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import timeseries
 
-from deploy.grafana.colours import BLUE, QUANTILES
+from deploy.grafana.colours import BAD, BLUE, QUANTILES
 from deploy.grafana.panels import NONE, Look, graph
 from deploy.grafana.processes import of_gateways, of_workers
 from deploy.grafana.queries import GATEWAYS, WORKERS, Query, quantiles, rate, series, total
@@ -53,7 +53,21 @@ def cut_floors() -> timeseries.Panel:
         "not fit (`radixgate_cut_floor_tokens`). Anything above zero: promise less, or give workers more slots."
     )
     expr = total(series("radixgate_cut_floor_tokens", WORKERS), by=_BY_WORKER)
-    return graph("Floors not granted", about, [Query(expr, "{{worker}}")], Look("si:tok", decimals=0, smallest_top=1))
+    return graph(
+        "Floors not granted", about, [Query(expr, "{{worker}}")], Look("count:tok", decimals=0, smallest_top=1)
+    )
+
+
+def usage_log() -> timeseries.Panel:
+    about = (
+        "Lines of the usage log that wait to be written, and those that a gateway could not write and has lost "
+        "(`radixgate_gateway_usage_log_waiting_lines`, `radixgate_gateway_usage_log_lost_lines_total`). Bills made "
+        "from the log lack the lost ones: look at the disk that it goes to."
+    )
+    waiting = total(series("radixgate_gateway_usage_log_waiting_lines", GATEWAYS))
+    lost = total(series("radixgate_gateway_usage_log_lost_lines_total", GATEWAYS))
+    look = Look("short", {"waiting": BLUE, "lost since the start": BAD}, decimals=0, smallest_top=1)
+    return graph("Usage log", about, [Query(waiting, "waiting"), Query(lost, "lost since the start")], look)
 
 
 def unsettled() -> timeseries.Panel:
