@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.labels import OTHER, TopLabels
+from metrics.labels import OTHER, TopLabels, most_leaving
 
 
 def test_the_first_tenants_get_their_own_label_and_the_rest_share_other() -> None:
@@ -14,15 +14,45 @@ def test_the_first_tenants_get_their_own_label_and_the_rest_share_other() -> Non
 
 
 def test_a_clearly_busier_tenant_takes_the_label_of_the_least_busy() -> None:
-    demoted: list[str] = []
-    labels = TopLabels(2, demoted.append)
+    labels = TopLabels(2, lambda name: None)
     labels.observe("a", 100, now=0.0)
     labels.observe("b", 10, now=0.0)
     assert labels.observe("c", 20, now=0.0) == OTHER
     assert labels.observe("c", 1, now=0.0) == "c"
-    assert demoted == ["b"]
     assert labels.label("b") == OTHER
     assert labels.label("a") == "a"
+
+
+def test_who_has_lost_its_label_is_forgotten_when_scrapers_have_seen_all_of_it() -> None:
+    forgotten: list[str] = []
+    labels = TopLabels(1, forgotten.append, linger_s=120.0)
+    labels.observe("a", 1, now=0.0)
+    labels.observe("b", 3, now=10.0)
+    assert labels.label("a") == OTHER
+    labels.observe("b", 1, now=129.0)
+    assert forgotten == []
+    labels.observe("b", 1, now=130.0)
+    labels.observe("b", 1, now=500.0)
+    assert forgotten == ["a"]
+
+
+def test_who_gets_its_label_back_in_time_is_not_forgotten() -> None:
+    forgotten: list[str] = []
+    labels = TopLabels(1, forgotten.append, linger_s=120.0)
+    labels.observe("a", 1, now=0.0)
+    labels.observe("b", 3, now=10.0)
+    assert labels.observe("a", 10, now=20.0) == "a"
+    labels.observe("a", 1, now=150.0)
+    assert forgotten == ["b"]
+
+
+def test_while_many_are_leaving_nobody_else_loses_its_label() -> None:
+    labels = TopLabels(4, lambda name: None, linger_s=120.0)
+    for name in "abcd":
+        labels.observe(name, 1, now=0.0)
+    assert labels.observe("e", 100, now=0.0) == "e"
+    assert labels.observe("f", 100, now=119.0) == OTHER
+    assert labels.observe("f", 100, now=120.0) == "f"
 
 
 def test_two_equally_busy_tenants_do_not_swap_for_ever() -> None:
@@ -64,8 +94,8 @@ def test_at_least_one_label_is_wanted() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 1000), st.floats(0, 1e6)), max_size=200))
 def test_labels_and_what_is_remembered_stay_bounded(steps: list[tuple[int, int, float]]) -> None:
-    demoted: list[str] = []
-    labels, now, given_out = TopLabels(3, demoted.append), 0.0, set()
+    forgotten: list[str] = []
+    labels, now, given_out = TopLabels(3, forgotten.append), 0.0, set()
     for name, weight, gap in steps:
         now += gap
         label = labels.observe(f"t{name}", weight, now=now)
@@ -73,9 +103,11 @@ def test_labels_and_what_is_remembered_stay_bounded(steps: list[tuple[int, int, 
         given_out.add(label)
         assert len(labels) <= 3
         assert len(labels._candidates) <= 12
+        assert len(labels._leaving) <= most_leaving(3)
+        assert not labels._leaving.keys() & labels._labelled.keys()
     still_labelled = {name for name in given_out if name != OTHER and labels.label(name) == name}
     assert len(still_labelled) <= 3
-    assert given_out - {OTHER} - still_labelled <= set(demoted)
+    assert given_out - {OTHER} - still_labelled <= {*forgotten, *labels._leaving}
 
 
 def test_the_busiest_of_ten_thousand_tenants_end_up_with_the_labels() -> None:
