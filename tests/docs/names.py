@@ -16,8 +16,8 @@ from cli.config import Config
 from metrics.catalogue import by_series, catalogue
 from tests.tools import REPOSITORY
 
-_METRIC = re.compile(r"\bradixgate_[a-z0-9_]*[a-z0-9]\b(?![*{]?_)")
-_RULE = re.compile(r"\bradixgate:[a-z0-9_:]+")
+_METRIC = re.compile(r"(?<!:)\bradixgate_[a-z0-9_]*[a-z0-9]\b(?![*{]?_)")
+_RULE = re.compile(r"\b(?:radixgate|namespace[a-z_]*):[a-z0-9_:]+")
 _RULES = REPOSITORY / "deploy" / "helm" / "radixgate" / "files" / "rules"
 
 

@@ -1,0 +1,136 @@
+"""What dashboards say of the hit rate is what responses said of their tokens, under load, in a real Prometheus."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deploy.observed import Observed
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(400)]
+
+HALF_A_POINT = 0.005
+TENANTS = ("demo-a", "demo-b", "limited")
+ENOUGH = 60  # answers
+
+
+class Window:
+    """A time of traffic with quiet before and after.
+
+    Between two scrapes of the worker, and as long as they are apart: Prometheus guesses nothing about its edges then.
+    """
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        observed.settle()
+        self._before = {who: self._totals(who) for who in ("", *TENANTS)}
+        began = self._last_scrape()
+        observed.traffic.resume()
+        answered = len(observed.traffic.used) + ENOUGH
+        wait_until(lambda: len(observed.traffic.used) >= answered, timeout_s=300, what=f"{ENOUGH} more answers")
+        observed.settle()
+        self.at = self._last_scrape()
+        self._milliseconds = round((self.at - began) * 1000) + 1
+
+    def of_responses(self, tenant: str = "") -> float:
+        """Return cached / prompt tokens of all responses in the window."""
+        prompt, cached = (now - then for now, then in zip(self._totals(tenant), self._before[tenant], strict=True))
+        return cached / prompt
+
+    def shown(self, expr: str) -> dict[tuple[str, ...], float]:
+        """Return what an expression yields at the window's end, by the values of its labels."""
+        samples = self._observed.prometheus.query(expr.replace("WINDOW", f"{self._milliseconds}ms"), self.at)
+        return {tuple(labels[name] for name in sorted(labels)): value for labels, value in samples}
+
+    def _totals(self, tenant: str) -> tuple[int, int]:
+        return self._observed.traffic.totals(**({"tenant": tenant} if tenant else {}))
+
+    def _last_scrape(self) -> float:
+        last = self._observed.prometheus.value("max(timestamp(radixgate_prompt_tokens_total))")
+        assert last is not None
+        return last
+
+
+@pytest.fixture(scope="module")
+def window(observed: Observed) -> Iterator[Window]:
+    # Every tenant has had an answer before: of a counter that begins inside of the window, the first value is missed.
+    wait_until(
+        lambda: {each.tenant for each in observed.traffic.used} == set(TENANTS) and _all_kinds(observed),
+        timeout_s=240,
+        what="answers to all tenants, over both APIs, with an adapter",
+    )
+    yield Window(observed)
+    observed.traffic.resume()
+
+
+def _all_kinds(observed: Observed) -> bool:
+    used = observed.traffic.used
+    return any(each.adapter for each in used) and any(each.by_tier is None for each in used)
+
+
+def hit_rate(by: str = "", process: str = "radixgate") -> str:
+    cached, prompt = f"{process}_cached_tokens_total", f"{process}_prompt_tokens_total"
+    return f"sum {by} (rate({cached}[WINDOW])) / (sum {by} (rate({prompt}[WINDOW])) > 0)"
+
+
+def test_the_hit_rate_is_that_of_the_responses_as_workers_and_as_gateways_count(window: Window) -> None:
+    expected = window.of_responses()
+    assert 0.1 < expected < 0.99
+    assert window.shown(hit_rate()) == {(): pytest.approx(expected, abs=HALF_A_POINT)}
+    assert window.shown(hit_rate(process="radixgate_gateway")) == {(): pytest.approx(expected, abs=HALF_A_POINT)}
+
+
+def test_each_tenants_hit_rate_is_that_of_its_responses(window: Window) -> None:
+    shown = window.shown(hit_rate("by (tenant)"))
+    assert shown == {(tenant,): pytest.approx(window.of_responses(tenant), abs=HALF_A_POINT) for tenant in TENANTS}
+
+
+@pytest.mark.parametrize("label", ["tenant", "adapter", "worker"])
+@pytest.mark.parametrize("metric", ["radixgate_prompt_tokens_total", "radixgate_cached_tokens_total"])
+def test_the_parts_sum_to_the_total(window: Window, label: str, metric: str) -> None:
+    total = window.shown(f"sum (increase({metric}[WINDOW]))")[()]
+    parts = window.shown(f"sum by ({label}) (increase({metric}[WINDOW]))")
+    assert total > 0
+    assert sum(parts.values()) == pytest.approx(total)
+    assert len(parts) == {"tenant": len(TENANTS), "adapter": 2, "worker": 1}[label]
+
+
+def test_the_tiers_sum_to_the_hit_rate_and_each_of_them_had_something(window: Window) -> None:
+    whole = "scalar(sum (rate(radixgate_prompt_tokens_total[WINDOW])))"
+    tiers = f"sum by (tier) (rate(radixgate_cached_tokens_total[WINDOW])) / {whole}"
+    shown = window.shown(tiers)
+    assert set(shown) == {("device",), ("host",), ("storage",)}
+    assert all(value > 0 for value in shown.values())
+    assert sum(shown.values()) == pytest.approx(window.of_responses(), abs=HALF_A_POINT)
+
+
+def test_counters_are_exactly_the_sums_of_the_responses_since_the_start(observed: Observed, window: Window) -> None:
+    prompt, cached = observed.traffic.totals()
+    for process in ("radixgate", "radixgate_gateway"):
+        assert window.shown(f"sum ({process}_prompt_tokens_total)") == {(): prompt}
+        assert window.shown(f"sum ({process}_cached_tokens_total)") == {(): cached}
+
+
+def test_the_recorded_hit_rates_are_those_of_the_counters_over_five_minutes(window: Window) -> None:
+    """Whatever the five minutes hold: both look at the same ones, up to an evaluation's second."""
+    for recorded, by in (
+        ("namespace:radixgate_cache_hit_ratio:rate5m", ""),
+        ("namespace_tenant:radixgate_cache_hit_ratio:rate5m", "by (tenant)"),
+        ("namespace_tenant_adapter:radixgate_cache_hit_ratio:rate5m", "by (tenant, adapter)"),
+        ("namespace_worker:radixgate_cache_hit_ratio:rate5m", "by (worker)"),
+    ):
+        counted = window.shown(hit_rate(by).replace("WINDOW", "5m"))
+        assert window.shown(f"sum {by} ({recorded})") == {
+            who: pytest.approx(value, abs=2 * HALF_A_POINT) for who, value in counted.items()
+        }
+    tiers = window.shown("sum (namespace_tier:radixgate_cache_hit_ratio:rate5m)")
+    whole = window.shown("sum (namespace:radixgate_cache_hit_ratio:rate5m)")
+    assert tiers == {(): pytest.approx(whole[()], abs=HALF_A_POINT)}
+
+
+def test_all_rules_can_be_evaluated_on_what_the_product_shows(observed: Observed) -> None:
+    groups = observed.prometheus.rule_groups()
+    assert groups
+    rules = [rule for group in groups for rule in group["rules"]]
+    unwell = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"]
+    assert unwell == []
