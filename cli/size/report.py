@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cli.size.plan import Plan, Tier
@@ -111,7 +110,10 @@ def _memory_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.device_bytes_given is None:
         yield "device pool", "what a worker takes by itself where nothing is set (give --device-memory)"
     if plan.device == "cuda":
-        yield "of the GPU", f"{shown_bytes(plan.device_bytes_needed)} for weights and pool, and what passes need"
+        yield (
+            "of the GPU",
+            f"{shown_bytes(plan.device_bytes_needed)} for weights and pool; the rest is for passes",
+        )
         yield "main memory", f"{shown_bytes(plan.main_memory_bytes)} to request for the worker"
         yield "pinned of it", f"{shown_bytes(plan.pinned_bytes)}: the limit of locked memory (memlock), at least"
     else:
@@ -146,9 +148,11 @@ def _print_rows(console: Console, rows: Iterator[tuple[str, str]]) -> None:
 
 
 def _print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 0, 0, 3), pad_edge=False)
-    for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for number, row in enumerate((header, *rows)):
+        first, *others = (
+            cell.rjust(width) if index else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        line = Text("   ".join([first, *others]).rstrip(), "" if number else "bold")
+        console.print(line, soft_wrap=True)

@@ -138,9 +138,10 @@ def test_times_follow_from_speeds_and_without_speeds_nothing_is_said() -> None:
         prefill_tokens_per_s=10_000, copy_bytes_per_s=131_072 * 100_000, storage_bytes_per_s=131_072 * 50_000
     )
     compute, host, storage = arrivals(speeds, 131_072, 8000)
-    assert (compute.seconds, host.seconds) == (0.8, pytest.approx(0.08))
+    assert [compute.seconds, host.seconds] == pytest.approx([0.8, 0.08])
     assert storage.seconds == pytest.approx(0.16 + 0.08)
-    assert host.of_prefill == pytest.approx(0.1)
+    assert host.of_prefill is not None
+    assert 0.099 < host.of_prefill < 0.101
 
 
 @pytest.mark.parametrize(
