@@ -101,7 +101,7 @@ def grpc_answers(address: str, service: str) -> bool:
     with grpc.insecure_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)  # type: ignore[attr-defined]
         except grpc.RpcError:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -64,20 +64,18 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         for name in [each["spec"]["template"]["spec"]["containers"][0]["name"]]
     }
     with made["redis"].running() as server, made["gateway"].running() as gateway:
-        for name in ("redis", "gateway"):
-            pod = made[name]
-            wait_until(lambda pod=pod: pod.probe("startupProbe", host), timeout_s=START_S, what=name)
+        wait_until(lambda: made["redis"].probe("startupProbe", host), timeout_s=START_S, what="redis")
+        wait_until(lambda: made["gateway"].probe("startupProbe", host), timeout_s=START_S, what="gateway")
         before = probes(made["gateway"], host)
         with made["worker"].running() as worker:
             processes = {"redis": server, "gateway": gateway, "worker": worker}
-            for name in ("worker", "gateway"):
-                pod = made[name]
-                wait_until(
-                    lambda pod=pod: pod.probe("readinessProbe", host) or worker.poll() is not None,
-                    timeout_s=START_S,
-                    what=f"{name}: {made[name].folder}",
-                )
+            wait_until(
+                lambda: made["worker"].probe("readinessProbe", host) or worker.poll() is not None,
+                timeout_s=START_S,
+                what="worker",
+            )
             assert worker.poll() is None, made["worker"].said
+            wait_until(lambda: made["gateway"].probe("readinessProbe", host), timeout_s=START_S, what="gateway")
             yield Deployment(host, objects, made["redis"], made["gateway"], made["worker"], processes, before)
 
 
