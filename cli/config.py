@@ -18,6 +18,7 @@ from cli.credentials import is_sendable
 from cli.validation import PREDICATES, ConfigError, Fault, validated
 from gateway.config import GatewayConfig
 from metrics.logs import LogConfig
+from tracing.config import TracingConfig
 from worker.config import WorkerConfig
 
 # What may also come from the environment, where secrets are often kept; with _FILE appended, from a file.
@@ -75,6 +76,7 @@ class Config:
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     redis: RedisSection = field(default_factory=RedisSection)
     log: LogConfig = field(default_factory=LogConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

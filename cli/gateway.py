@@ -40,7 +40,7 @@ def command(
             JsonProgress().report(CONNECTING, 1.0)
 
     try:
-        run_gateway(config.gateway, announce, served)
+        run_gateway(config.gateway, announce, served, config.tracing)
     except (OSError, ValueError) as error:
         # What a person can mend: an address in use, a certificate that can't serve.
         raise click.ClickException(str(error)) from error

@@ -22,6 +22,7 @@ SECRET_SECTIONS = frozenset({("gateway", "operators")})
 PREDICATES = {
     "is_address": "must read HOST:PORT, with a port from 0 to 65535",
     "is_key_material": "must be 16 to 64 bytes long",
+    "is_otlp_endpoint": "must read http://HOST:PORT or https://HOST:PORT, of a collector that receives OTLP over gRPC",
     "is_redis_url": "must read redis://HOST:PORT, rediss://HOST:PORT or unix://PATH",
     "is_storage_url": "must read file:///FOLDER, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER or memory://",
     "is_tenant_id": "a tenant's id is 1 to 64 characters out of lower-case letters, digits, - and _",

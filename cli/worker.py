@@ -37,7 +37,7 @@ def command(
 
     try:
         with reporter:
-            run_worker(config.worker, reporter, announce)
+            run_worker(config.worker, reporter, announce, config.tracing)
     except (WorkerStartError, OSError) as error:
         # What a person can mend: a model that is not there or not supported, an address in use.
         raise click.ClickException(str(error)) from error

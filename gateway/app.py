@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
@@ -16,13 +16,19 @@ from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
 from gateway.errors import UnavailableError
 from gateway.observer import GatewayObserver, NullObserver
+from gateway.quota.usage_log import UsageLog
 from gateway.rpc.server import ADMIN, INFERENCE
 from metrics.exposition import MetricsServer
 from metrics.gateway import GatewayMetrics
 from metrics.loop import LoopWatch
 from metrics.version import own_version
+from tracing.calls import NoTracer, Tracer
+from tracing.config import TracingConfig
+from tracing.opening import CLOSE_S, open_sink, tracer_for
 
 _log = structlog.get_logger(__name__)
+
+_LAST_LINES_S: Final = 5.0  # for what the usage log has yet to write
 
 
 class GatewayApp:
@@ -33,6 +39,7 @@ class GatewayApp:
         config: GatewayConfig,
         observer: GatewayObserver | None = None,
         on_serving: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`on_serving` is called whenever a worker has come.
 
@@ -48,7 +55,8 @@ class GatewayApp:
         self.store = SharedStore(config, observer)
         self.identity = Identity(config, self.store, observer)
         self.serving = Serving(config, self.store, self.identity, observer)
-        self.fronts = Fronts(config, self.store, self.identity, self.serving, self._tls, observer)
+        tracer = tracer or NoTracer()
+        self.fronts = Fronts(config, self.store, self.identity, self.serving, self._tls, observer, tracer)
         self._tasks: list[asyncio.Task[None]] = []  # what runs beside the servers, from `start` to `stop`
 
     @property
@@ -74,11 +82,13 @@ class GatewayApp:
         return None if self.ready else "no worker is connected"
 
     async def start(self) -> None:
-        """Listen, and begin to connect to the workers. Raises OSError if the address cannot be had.
+        """Listen, and begin to connect to the workers. Raises OSError if the address or the usage log cannot be had.
 
         Neither workers nor Redis need to be there: until they are, calls get UNAVAILABLE.
         """
-        health, fronts, store = self.fronts.health, self.fronts, self.store
+        health, fronts, store, usage_log = self.fronts.health, self.fronts, self.store, self.serving.usage_log
+        if usage_log is not None:
+            usage_log.start()
         health.set("", serving=True)
         health.set(INFERENCE, serving=False)
         if self.identity.operators is not None:
@@ -116,6 +126,8 @@ class GatewayApp:
         await fronts.grpc.stop()
         await fleet.stop()
         await self.serving.quotas.stop()
+        if self.serving.usage_log is not None:
+            await asyncio.to_thread(self.serving.usage_log.close, _LAST_LINES_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, store.idempotency.close(), store.journal.close(), return_exceptions=True)
@@ -144,14 +156,20 @@ Announce = Callable[[Addresses], None]
 
 
 async def serve(
-    config: GatewayConfig, on_ready: Announce, stop: asyncio.Event, on_serving: Callable[[], None] = lambda: None
+    config: GatewayConfig,
+    on_ready: Announce,
+    stop: asyncio.Event,
+    on_serving: Callable[[], None] = lambda: None,
+    hung_up: asyncio.Event | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Run a gateway with its metrics endpoint until `stop` is set. Raises OSError for an address that cannot be had.
 
-    `on_ready` is called when it listens, `on_serving` whenever a worker has come.
+    `on_ready` is called when it listens, `on_serving` whenever a worker has come. When `hung_up` is set the usage log is
+    opened anew.
     """
     observer = GatewayMetrics()
-    app = GatewayApp(config, observer, on_serving)
+    app = GatewayApp(config, observer, on_serving, tracer)
     observer.runs(own_version(), app.serving.fleet.in_flight(), app.serving.control.pending())
     checks = {"/livez": LoopWatch(asyncio.get_running_loop()).why_not_live, "/readyz": app.why_not_ready}
     async with AsyncExitStack() as stack:
@@ -159,17 +177,43 @@ async def serve(
         if config.metrics_listen is not None:
             url = stack.enter_context(MetricsServer.start(observer.registry, config.metrics_listen, checks)).url
         await stack.enter_async_context(app)
+        if app.serving.usage_log is not None:
+            observer.usage_log(app.serving.usage_log.num_waiting)
+            reopening = asyncio.create_task(_reopen(app.serving.usage_log, hung_up or asyncio.Event()))
+            stack.callback(reopening.cancel)
         on_ready(Addresses(app.address, app.http_address, url))
         await stop.wait()
 
 
-def run_gateway(config: GatewayConfig, on_ready: Announce, on_serving: Callable[[], None] = lambda: None) -> None:
-    """Run a gateway until SIGINT or SIGTERM. Raises OSError for an address that cannot be had."""
+async def _reopen(usage_log: UsageLog, hung_up: asyncio.Event) -> None:
+    while True:
+        await hung_up.wait()
+        hung_up.clear()
+        usage_log.reopen()
+
+
+def run_gateway(
+    config: GatewayConfig,
+    on_ready: Announce,
+    on_serving: Callable[[], None] = lambda: None,
+    tracing: TracingConfig | None = None,
+) -> None:
+    """Run a gateway until SIGINT or SIGTERM.
+
+    Raises OSError for an address that cannot be had, ValueError for what cannot be used.
+    """
+    tracing = tracing or TracingConfig()
+    spans = open_sink(tracing, {"service.name": "radixgate-gateway", "service.version": own_version()})
 
     async def main() -> None:
-        stop = asyncio.Event()
+        stop, hung_up, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(config, on_ready, stop, on_serving)
+            loop.add_signal_handler(number, stop.set)
+        if config.usage_log is not None:
+            loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+        await serve(config, on_ready, stop, on_serving, hung_up, tracer_for(tracing, spans))
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        spans.close(CLOSE_S)

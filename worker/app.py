@@ -19,6 +19,9 @@ from metrics.listening import why_not_free
 from metrics.version import own_version
 from metrics.worker import WorkerMetrics
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
+from tracing.config import TracingConfig
+from tracing.opening import CLOSE_S, TracingError, open_sink
+from tracing.spans import NoSpans, SpanSink
 from worker.batch import Executor, TextStreamFactory
 from worker.config import CacheConfig, EngineConfig, WorkerConfig
 from worker.engine.engine import Engine
@@ -37,6 +40,7 @@ from worker.rpc.adapter_calls import AdapterCalls
 from worker.rpc.adapters import AdapterDirectory, AdapterRefused
 from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.links import Links
+from worker.rpc.requests import OpenRequests
 from worker.rpc.service import WorkerServicer
 from worker.rpc.tls import check_tls, server_tls
 from worker.tiers import build_tiers
@@ -92,8 +96,8 @@ class ServedModel(Protocol):
 class WorkerApp:
     """One worker: engine, gRPC server and metrics endpoint around a loaded model."""
 
-    def __init__(self, config: WorkerConfig, loaded: ServedModel) -> None:
-        """Raises WorkerStartError for a certificate that cannot serve."""
+    def __init__(self, config: WorkerConfig, loaded: ServedModel, spans: SpanSink | None = None) -> None:
+        """Spans of what is traced go to `spans`. Raises WorkerStartError for a certificate that cannot serve."""
         pool = loaded.pool(loaded.num_slots(config.cache))
         info = loaded.info
         self._config = config
@@ -138,7 +142,7 @@ class WorkerApp:
         )
         self._grammar = GrammarCompiler(info.tokenizer_json, info.vocab_size, info.eos_token_ids)
         self._model = describe_model(config, info, self._engine.max_sequence_tokens)
-        self._links = Links()
+        self._links = Links(OpenRequests(config.worker_id, spans or NoSpans()))
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._exposition: MetricsServer | None = None
@@ -292,7 +296,12 @@ def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: i
     )
 
 
-def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Callable[[WorkerAddresses], None]) -> None:
+def run_worker(
+    config: WorkerConfig,
+    progress: ProgressReporter,
+    on_ready: Callable[[WorkerAddresses], None],
+    tracing: TracingConfig | None = None,
+) -> None:
     """Load the model and serve until SIGTERM or SIGINT; `on_ready` is told the addresses once it serves.
 
     Raises WorkerStartError for a model that cannot be served, and OSError for an address that cannot be had: before the
@@ -302,12 +311,28 @@ def run_worker(config: WorkerConfig, progress: ProgressReporter, on_ready: Calla
         if reason := why_not_free(listen):
             raise OSError(f"cannot listen on {listen}: {reason}")
     check_tls(config.tls)
+    spans = _open_spans(config, tracing or TracingConfig())
     loaded = load_model(config.model, progress)
     # What is here now stays until the end: a full collection that looks at all of it stops every stream for as long as
     # ten steps take.
     gc.collect()
     gc.freeze()
-    asyncio.run(_serve(WorkerApp(config, loaded), on_ready))
+    try:
+        asyncio.run(_serve(WorkerApp(config, loaded, spans), on_ready))
+    finally:
+        spans.close(CLOSE_S)
+
+
+def _open_spans(config: WorkerConfig, tracing: TracingConfig) -> SpanSink:
+    process = {
+        "service.name": "radixgate-worker",
+        "service.instance.id": config.worker_id,
+        "service.version": own_version(),
+    }
+    try:
+        return open_sink(tracing, process)
+    except TracingError as error:
+        raise WorkerStartError(str(error)) from error
 
 
 async def _serve(app: WorkerApp, on_ready: Callable[[WorkerAddresses], None]) -> None:

@@ -22,6 +22,7 @@ from gateway.rpc.boundary import Authenticator, Boundary
 from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
 from gateway.rpc.server import ADMIN, INFERENCE, OPEN_SERVICES, GatewayServer
+from tracing.calls import Tracer
 from transport.server import ServerTls
 
 
@@ -36,6 +37,7 @@ class Fronts:
         serving: Serving,
         tls: ServerTls | None,
         observer: GatewayObserver,
+        tracer: Tracer,
     ) -> None:
         self.health = HealthServicer()
         authenticators: dict[str, Authenticator] = {INFERENCE: identity.callers}
@@ -43,7 +45,7 @@ class Fronts:
         if identity.operators is not None:
             authenticators[ADMIN] = identity.operators
             admin = AdminServicer(_rooms(config, store, identity, serving))
-        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer, {ADMIN: store.journal})
+        boundary = Boundary(authenticators, OPEN_SERVICES, config.limits, observer, {ADMIN: store.journal}, tracer)
         self.calls = boundary.calls
         self.grpc = GatewayServer(
             config.server,
@@ -59,7 +61,7 @@ class Fronts:
             routes = make_routes(
                 serving.inference, serving.fleet, serving.offers, serving.threads, config.http, config.limits
             )
-            http = HttpBoundary(routes, identity.bearers, boundary.calls, lambda: serving.fleet.ready, observer)
+            http = HttpBoundary(routes, identity.bearers, boundary.calls, lambda: serving.fleet.ready, observer, tracer)
             self.http = HttpServer(config.http, http, tls.ssl_context() if tls else None)
 
 

@@ -12,8 +12,10 @@ from gateway.identity.extra_keys import ExtraKeys
 from gateway.observer import GatewayObserver
 from gateway.prompts.threads import PromptThreads
 from gateway.quota.opening import open_quotas
+from gateway.quota.usage_lines import NoUsageLog
+from gateway.quota.usage_log import UsageLog
 from gateway.routing.router import RoundRobin
-from gateway.serving.inference import Inference
+from gateway.serving.inference import Inference, Listeners
 from gateway.serving.offers import Offers
 from gateway.serving.preparation import Preparation
 
@@ -31,6 +33,7 @@ class Serving:
         self.quotas = open_quotas(store.client, store.reach, config.quota, observer, identity.terms_now)
         adapters, limits = self.control.directory, config.limits
         preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits)
+        self.usage_log = None if config.usage_log is None else UsageLog(config.usage_log, observer)
         self.inference = Inference(
             self.fleet,
             preparation,
@@ -39,7 +42,7 @@ class Serving:
             self.control.namespaces,
             limits,
             config.server,
-            observer,
+            Listeners(observer, self.usage_log or NoUsageLog()),
         )
         self.offers = Offers(self.fleet, adapters, self.quotas)
 

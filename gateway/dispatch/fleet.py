@@ -146,8 +146,10 @@ class Fleet:
 
     # -------------------------------------------------------------------------------------------------- requests
 
-    def submit(self, model: ServedModel, generation: Generation, timeout_s: float) -> TokenStream:
-        """Choose a worker and send it the request.
+    def submit(
+        self, model: ServedModel, generation: Generation, timeout_s: float, traceparent: str = ""
+    ) -> TokenStream:
+        """Choose a worker and send it the request. `traceparent` "": it is not traced.
 
         Raises UnavailableError: AdapterChangedError where no worker has the adapter in this revision any more.
         """
@@ -160,7 +162,7 @@ class Fleet:
                 raise AdapterChangedError
         key = generation.key()
         chosen = self._router.choose(Placement(model.name, key), [link.candidate() for link in links])
-        return self._links[chosen.worker].submit(_submit(generation, timeout_s), key)
+        return self._links[chosen.worker].submit(_submit(generation, timeout_s, traceparent), key)
 
     # ------------------------------------------------------------------------------------------- single workers
 
@@ -207,7 +209,7 @@ def _has_adapter(link: WorkerLink, generation: Generation) -> bool:
     return link.adapters.has(generation.tenant, generation.adapter, generation.adapter_revision)
 
 
-def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:
+def _submit(generation: Generation, timeout_s: float, traceparent: str) -> worker_pb2.Submit:
     return worker_pb2.Submit(
         request_id=generation.request_id,
         prompt=[
@@ -222,4 +224,5 @@ def _submit(generation: Generation, timeout_s: float) -> worker_pb2.Submit:
         priority=generation.priority,
         weight=generation.weight,
         cache_floor_tokens=generation.cache_floor_tokens,
+        traceparent=traceparent,
     )

@@ -37,6 +37,8 @@ from gateway.http.reply import Reply, Send
 from gateway.identity.callers import Caller, Credentials
 from gateway.identity.claims import claims_identity
 from gateway.serving.calls import Calls
+from tracing.calls import NO_TRACE, CallTrace, NoTracer, Tracer
+from tracing.spans import Attributes
 
 _log = structlog.get_logger(__name__)
 
@@ -72,6 +74,7 @@ class Call:
     exchange: Exchange
     name: str  # what stands in the path behind its route
     body_is_read: bool = False
+    trace: CallTrace = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,15 @@ class Route:
     method: str
     path: str
     serve: Callable[[Call], Awaitable[None]]
+
+    @property
+    def span(self) -> str:
+        """What its requests are called in traces."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def span_attributes(self) -> Attributes:
+        return {"http.request.method": self.method, "http.route": self.path}
 
 
 class CallerAuthenticator(Protocol):
@@ -104,12 +116,14 @@ class HttpBoundary:
         calls: Calls,
         is_serving: Callable[[], bool],
         observer: RequestObserver,
+        tracer: Tracer | None = None,
     ) -> None:
         self._routes = {route.path: route for route in routes}
         self._authenticator = authenticator
         self._calls = calls
         self._is_serving = is_serving
         self._observer = observer
+        self._tracer = tracer or NoTracer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._arrived(scope, receive, send)
@@ -160,13 +174,16 @@ class HttpBoundary:
 
     async def _guard(self, exchange: Exchange, route: Route, name: str) -> None:
         tenant, code, call = "", "OK", None
+        trace = self._tracer.begin(route.span, route.span_attributes, exchange.headers, exchange.arrived_at)
         try:
             with self._calls.in_flight.counted():
-                caller = await self._authenticator.authenticate(_credentials(exchange), exchange.arrived_at)
+                with trace.stage("authenticate"):
+                    caller = await self._authenticator.authenticate(_credentials(exchange), exchange.arrived_at)
                 tenant = caller.tenant_id
+                trace.known(f"tenant {tenant}", lambda: {"radixgate.tenant": caller.tenant_id})
                 _refuse_claims(exchange)
                 with self._calls.room.take():
-                    call = Call(caller, exchange, name)
+                    call = Call(caller, exchange, name, trace=trace)
                     await route.serve(call)
         except GatewayError as error:
             code = row_of(error).code
@@ -178,12 +195,20 @@ class HttpBoundary:
         except Exception as error:  # noqa: BLE001 - whatever a route raises, its request must end
             code = "INTERNAL"
             _log.error(
-                "request failed", route=route.label, tenant=tenant, error=type(error).__name__, at=_frames(error)
-            )
+                "request failed", request_id=exchange.request_id, route=route.label, tenant=tenant,
+                error=type(error).__name__, at=_frames(error),
+            )  # fmt: skip
             told = InternalError("an unexpected error; the gateway's log tells more")
             await _refuse(exchange, told, body_is_read=call is not None and call.body_is_read)
         finally:
+            trace.end(code, lambda: _answered(exchange))
             self._observer.rpc_finished(route.label, code, tenant, time.monotonic() - exchange.arrived_at)
+
+
+def _answered(exchange: Exchange) -> Attributes:
+    status = exchange.reply.status
+    answered: Attributes = {"http.response.status_code": status} if status is not None else {}
+    return {"radixgate.request_id": exchange.request_id, **answered}
 
 
 async def _refuse(exchange: Exchange, error: GatewayError, *, body_is_read: bool) -> None:

@@ -21,6 +21,7 @@ from gateway.identity.callers import Caller
 from gateway.prompts.threads import PromptThreads
 from gateway.serving.interruption import Interruption
 from radixgate.v1 import inference_pb2
+from tracing.calls import CallTrace
 
 Write = Callable[[inference_pb2.GenerateResponse], Awaitable[None]]
 Read = Callable[[Json, GatewayLimits], Asked]
@@ -33,7 +34,12 @@ _SMALL_BYTES = 16_384
 
 class Generations(Protocol):
     async def generate(
-        self, caller: Caller, request: inference_pb2.GenerateRequest, timeout_s: float | None, write: Write
+        self,
+        caller: Caller,
+        request: inference_pb2.GenerateRequest,
+        timeout_s: float | None,
+        write: Write,
+        trace: CallTrace,
     ) -> None: ...
 
 
@@ -68,9 +74,11 @@ class CompletionRoute:
         caller, exchange = call.caller, call.exchange
         timeout_s = _timeout_s(exchange)
         config = self._config
-        body = await read_body(dict(exchange.headers), exchange.receive, config.max_body_bytes, config.body_timeout_s)
-        call.body_is_read = True
-        asked = await self._asked(caller, body)
+        headers, receive = dict(exchange.headers), exchange.receive
+        with call.trace.stage("read"):
+            body = await read_body(headers, receive, config.max_body_bytes, config.body_timeout_s)
+            call.body_is_read = True
+            asked = await self._asked(caller, body)
         del body  # nobody needs it while the answer is made
         model, adapter = self._find(caller, asked.model)
         form = self._make_form(model.encoder.token_bytes if asked.wants_logprobs else None, asked.wants_token_ids)
@@ -84,7 +92,7 @@ class CompletionRoute:
         )
         with _ended_with_its_client(exchange.receive):
             requests = _requests(asked, model.name, adapter, exchange.request_id)
-            await self._generate(caller, asked, requests, timeout_s, answer)
+            await self._generate(call, asked, requests, timeout_s, answer)
         await answer.end()
 
     async def _asked(self, caller: Caller, body: bytes) -> Asked:
@@ -109,12 +117,13 @@ class CompletionRoute:
 
     async def _generate(
         self,
-        caller: Caller,
+        call: Call,
         asked: Asked,
         requests: Sequence[inference_pb2.GenerateRequest],
         timeout_s: float | None,
         answer: Answer,
     ) -> None:
+        caller = call.caller
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
         async def serve(place: int) -> None:
@@ -123,7 +132,7 @@ class CompletionRoute:
 
             remaining_s = None if deadline is None else deadline - time.monotonic()
             try:
-                await self._generations.generate(caller, requests[place], remaining_s, write)
+                await self._generations.generate(caller, requests[place], remaining_s, write, call.trace)
             except InvalidRequestError as error:
                 raise in_their_words(error, _names(asked, place)) from None
             except NotFoundError:

@@ -27,6 +27,7 @@ class Reply:
         self._begins = asyncio.Lock()  # several completions may want to be the first
         self._streams = False
         self._ended = False
+        self.status: int | None = None  # None: not begun
 
     async def document(self, status: int, document: Json, headers: Headers = ()) -> None:
         await self.written(status, dumped(document), headers)
@@ -76,6 +77,7 @@ class Reply:
         await self._body(b"", more=False)
 
     async def _begin(self, status: int, headers: Headers) -> None:
+        self.status = status
         own = [
             ("date", formatdate(usegmt=True)),
             ("x-request-id", self._request_id),

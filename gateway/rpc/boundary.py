@@ -35,6 +35,8 @@ from gateway.rpc.journal import EndedCall
 from gateway.rpc.status import DETAILS_KEY, code_of, status_of
 from gateway.serving.calls import Calls
 from gateway.serving.capacity import Capacity
+from tracing.calls import NO_TRACE, CallTrace, NoTracer, Tracer
+from tracing.spans import Attributes
 
 _log = structlog.get_logger(__name__)
 
@@ -47,6 +49,7 @@ _Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 # Set for the task of each call before its handler runs; without it a handler fails instead of serving a stranger.
 _principal: ContextVar[Principal] = ContextVar("_principal")
+_trace: ContextVar[CallTrace] = ContextVar("_trace", default=NO_TRACE)
 
 
 def current_caller() -> Caller:
@@ -55,6 +58,11 @@ def current_caller() -> Caller:
     if not isinstance(principal, Caller):
         raise TypeError("the current call is not a tenant's")
     return principal
+
+
+def current_trace() -> CallTrace:
+    """Return what is recorded of the call that is being served."""
+    return _trace.get()
 
 
 class Authenticator(Protocol):
@@ -88,13 +96,21 @@ class _Call:
     def tenant(self) -> str:
         return self.principal.tenant_id if isinstance(self.principal, Caller) else ""
 
+    @property
+    def name(self) -> str:
+        """Whoever calls, apart from all others."""
+        return f"tenant {self.tenant}" if self.tenant else f"operator {self.operator}"
+
+    @property
+    def operator(self) -> str:
+        return self.principal.name if isinstance(self.principal, Operator) else ""
+
     async def tell(self, journal: Journal | None) -> None:
         """Tell the journal, once."""
         if journal is None or self.told:
             return
         self.told = True
-        operator = self.principal.name if isinstance(self.principal, Operator) else ""
-        await journal.ended(EndedCall(self.method, self.request, operator, self.code.name, self.context.peer()))
+        await journal.ended(EndedCall(self.method, self.request, self.operator, self.code.name, self.context.peer()))
 
 
 class Boundary(grpc.aio.ServerInterceptor):
@@ -107,11 +123,13 @@ class Boundary(grpc.aio.ServerInterceptor):
         limits: GatewayLimits,
         observer: RpcObserver,
         journals: Mapping[str, Journal] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Both kinds of services by full name. One in neither is refused. `journals` by full name, too."""
         self._authenticators = dict(authenticators)
         self._open_services = open_services
         self._observer = observer
+        self._tracer = tracer or NoTracer()
         self._journals = dict(journals or {})
         self._max_answer_bytes = limits.max_message_bytes
         self.calls = Calls(limits.max_concurrent_rpcs)
@@ -163,31 +181,37 @@ class Boundary(grpc.aio.ServerInterceptor):
     def _guard(self, method: str, service: str, handler: _Handler) -> _Handler:
         authenticator = self._authenticators.get(service, _Nobody())
         journal = self._journals.get(service)
-        name = f"{service.rpartition('.')[2]}/{method.rpartition('/')[2]}"
+        span = method.removeprefix("/")
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
-                self._wrap(name, authenticator, journal, handler.unary_unary),
+                self._wrap(span, authenticator, journal, handler.unary_unary),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                self._wrap(name, authenticator, journal, handler.unary_stream),
+                self._wrap(span, authenticator, journal, handler.unary_stream),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         raise NotImplementedError(f"{method} streams requests: the boundary has no guard for that")
 
-    def _wrap(self, method: str, authenticator: Authenticator, journal: Journal | None, inner: Any) -> _Behaviour:
+    def _wrap(self, span: str, authenticator: Authenticator, journal: Journal | None, inner: Any) -> _Behaviour:
+        method = span.rpartition(".")[2]  # without the package
+        about: Attributes = {"rpc.system.name": "grpc", "rpc.method": span}
+
         async def behaviour(request: Any, context: Context) -> Any:
             arrived_at = time.monotonic()
             call = _Call(method, request, context)
+            metadata: Any = context.invocation_metadata() or ()
+            trace = self._tracer.begin(span, about, metadata, arrived_at)
             try:
                 with self.calls.in_flight.counted():
-                    metadata = context.invocation_metadata() or ()
-                    call.principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
+                    with trace.stage("authenticate"):
+                        call.principal = await authenticator.authenticate(_credentials(context, metadata), arrived_at)
+                    trace.known(call.name, lambda: _about(call))
                     _refuse_claims(metadata)
-                    _principal.set(call.principal)
+                    _serve(call.principal, trace)
                     with self.calls.room.take():
                         answer = await inner(request, context)
                         self._check_size(answer)
@@ -212,9 +236,14 @@ class Boundary(grpc.aio.ServerInterceptor):
                 await call.tell(journal)
                 await _abort(context, InternalError("an unexpected error; the gateway's log tells more"))
             finally:
-                self._observer.rpc_finished(method, call.code.name, call.tenant, time.monotonic() - arrived_at)
+                self._ended(call, trace, time.monotonic() - arrived_at)
 
         return behaviour
+
+    def _ended(self, call: _Call, trace: CallTrace, seconds: float) -> None:
+        code = call.code.name
+        self._observer.rpc_finished(call.method, code, call.tenant, seconds)
+        trace.end(code, lambda: {"rpc.response.status_code": code})
 
     def _check_size(self, answer: Any) -> None:
         """Refuse what gRPC would not send, in words, and before it counts as answered."""
@@ -222,6 +251,17 @@ class Boundary(grpc.aio.ServerInterceptor):
         if size > self._max_answer_bytes:
             told = f"the answer has {size} bytes; at most {self._max_answer_bytes} are sent: ask for less at a time"
             raise OverloadedError(told, reason="ANSWER_TOO_LARGE")
+
+
+def _serve(principal: Principal, trace: CallTrace) -> None:
+    """Whatever this task does from now on is for that call."""
+    _principal.set(principal)
+    _trace.set(trace)
+
+
+def _about(call: _Call) -> Attributes:
+    """Return who calls, for a trace."""
+    return {"radixgate.tenant": call.tenant, "radixgate.operator": call.operator}
 
 
 class _Nobody:

@@ -11,7 +11,10 @@ from gateway.dispatch.fleet import Generation
 from gateway.dispatch.stream import Delta, TokenStream
 from gateway.errors import InternalError
 from gateway.quota.accounts import Account
+from gateway.serving.traced import finish_word, used
 from radixgate.v1 import inference_pb2, worker_pb2
+from tracing.calls import CallTrace, Stage
+from tracing.spans import Attributes
 
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +58,9 @@ async def relay(
         if delta.admission is not None and usage is None:
             usage = _usage(delta.admission, generation)
             report.admitted(usage)
-        unfinished -= delta.finished
+        if delta.finished:
+            unfinished -= 1
+            report.finish_reasons.append(finish_word(delta.finish_reason))
         if not unfinished:
             if usage is None:
                 raise InternalError("the worker finished a request that it never admitted", reason="WORKER_FAILED")
@@ -85,9 +90,20 @@ def _usage(admission: worker_pb2.Admission, generation: Generation) -> inference
 class StreamReport:
     """Tells the observer and the log about one stream. A context from submit to whatever end it comes to."""
 
-    def __init__(self, observer: StreamObserver, generation: Generation, account: Account, arrived_at: float) -> None:
-        """`account` knows the model; what the request uses is written to it."""
+    def __init__(
+        self,
+        observer: StreamObserver,
+        generation: Generation,
+        account: Account,
+        arrived_at: float,
+        trace: CallTrace,
+        stage: Stage,
+    ) -> None:
+        """`account` knows the model; what the request uses is written to it. `stage` is this stream's in `trace`."""
         self.account = account
+        self.finish_reasons: list[str] = []  # of the completions that have ended well
+        self._trace = trace
+        self._stage = stage
         self._observer = observer
         self._generation = generation
         self._model = account.model
@@ -102,6 +118,8 @@ class StreamReport:
     ) -> None:
         request = self._generation
         self._observer.stream_closed(request.tenant)
+        self._stage.describe(self._used)
+        self._trace.sum_up(self._used)
         _log.info(
             "stream ended",
             request_id=request.request_id,
@@ -112,6 +130,7 @@ class StreamReport:
             completion_tokens=self.account.completion_tokens,
             seconds=round(time.monotonic() - self._arrived_at, 4),
             end="finished" if kind is None else kind.__name__,
+            **self._trace.labels,
         )
 
     def admitted(self, usage: inference_pb2.Usage) -> None:
@@ -135,6 +154,7 @@ class StreamReport:
             return
         now, tenant = time.monotonic(), self._generation.tenant
         if self._last_sent_at is None:
+            self._stage.event("first message")
             self._observer.first_message(tenant, self._model, now - self._arrived_at)
         else:
             self._observer.next_message(tenant, self._model, now - self._last_sent_at)
@@ -145,3 +165,6 @@ class StreamReport:
         self._observer.stream_finished(
             request.tenant, self._model, request.adapter, self.account.completion_tokens, seconds
         )
+
+    def _used(self) -> Attributes:
+        return used(self.account, self.finish_reasons)

@@ -5,6 +5,7 @@ from worker.engine.limits import ModelLimits
 from worker.engine.observer import EngineObserver, NullObserver
 from worker.engine.ports import Admission, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.engine.thread import EngineThread
+from worker.engine.timeline import Phase, PhaseInterval, Timeline
 
 __all__ = [
     "Admission",
@@ -16,7 +17,10 @@ __all__ = [
     "Load",
     "ModelLimits",
     "NullObserver",
+    "Phase",
+    "PhaseInterval",
     "Request",
     "SequenceId",
     "SequenceOutput",
+    "Timeline",
 ]

@@ -16,6 +16,7 @@ class Draft:
         self.scores = _MAX_SCORES  # tokens of prompts whose log probabilities may yet be asked for
         self.admitted: list[Sequence] = []
         self.paused: list[Sequence] = []
+        self.started: list[Sequence] = []
         self._chunks: dict[int, Chunk] = {}  # by order of the sequence
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
@@ -39,7 +40,7 @@ class Draft:
         chunks = tuple(self._chunks.values())
         if any(chunk.sequence.adapter_place is not None for chunk in chunks):
             chunks = tuple(sorted(chunks, key=_adapter_place))  # side by side they are computed together
-        return Step(chunks, tuple(self.admitted), tuple(self.paused))
+        return Step(chunks, tuple(self.admitted), tuple(self.paused), tuple(self.started))
 
 
 def _adapter_place(chunk: Chunk) -> int:

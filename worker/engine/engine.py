@@ -48,7 +48,7 @@ class Engine:
     """Continuous batching over a prefix cache.
 
     `clock`, where given, must agree with the `now` passed in; it is read once after each forward pass, so that
-    latencies include the pass that made the token. Without it a step takes no time.
+    latencies include the pass that made the token, and once more where sequences start. Without it nothing takes time.
 
     Invariant: every completion that has begun gets exactly one output with `finish`; by then its slots and leases are
     free. A Failure of one ends all of its request.
@@ -221,6 +221,7 @@ class Engine:
         for sequence in step.paused:
             self._observer.paused(sequence.request.tenant, sequence.request.adapter)
         self.last_step_tokens = step.num_tokens
+        self._tell_started(step.started)
         if step.chunks:
             self._under_way = StepUnderWay.begin(self._executor, step, self._batches.build(step.chunks), now)
 
@@ -337,6 +338,15 @@ class Engine:
             if result.tokens:
                 self._take(sequence, result.tokens)
 
+    def _tell_started(self, sequences: Iterable[Sequence]) -> None:
+        """Note for those that start with this step when it had been decided."""
+        if not sequences:
+            return
+        now = self._clock() if self._clock is not None else self._now
+        for sequence in sequences:
+            if sequence.lease is not None:  # else it was paused for another one
+                (sequence.course.loads if sequence.awaits_load else sequence.course.computes)(now)
+
     def _tell_admitted(self, sequences: Iterable[Sequence], now: float) -> None:
         for sequence in sequences:
             assert sequence.admission is not None
@@ -432,7 +442,9 @@ class Engine:
     def _let_go(self, sequence: Sequence) -> None:
         """A sequence has ended, and that is told: free what it holds."""
         sequence.ended = True
+        sequence.course.ended(self._now)
         self._completions.remove(sequence)
+        sequence.is_last = sequence.request.sequence_id not in self._completions
         self._deadlines.ended(sequence)
         self._scheduler.remove(sequence, self._now)
         self._adapters.left(sequence)

@@ -2,6 +2,7 @@
 
 from worker.batch import SampledToken, TokenLogprobs
 from worker.engine.ports import Admission, FinishReason, SequenceId, SequenceOutput
+from worker.engine.timeline import Timeline
 from worker.errors import Failure
 
 CompletionId = tuple[SequenceId, int]
@@ -11,7 +12,7 @@ CompletionId = tuple[SequenceId, int]
 class _News:
     """What one completion's next output says. Most have one token, so nothing here is a list."""
 
-    __slots__ = ("admission", "finish", "logprobs", "prompt_logprobs", "text", "token_ids")
+    __slots__ = ("admission", "finish", "logprobs", "prompt_logprobs", "text", "timeline", "token_ids")
 
     def __init__(self) -> None:
         self.token_ids: tuple[int, ...] = ()
@@ -20,6 +21,7 @@ class _News:
         self.admission: Admission | None = None
         self.finish: FinishReason | Failure | None = None
         self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self.timeline: Timeline | None = None
 
 
 class Outbox:
@@ -47,8 +49,11 @@ class Outbox:
         if token.logprobs is not None:
             news.logprobs += (token.logprobs,)
 
-    def finished(self, completion: CompletionId, finish: FinishReason | Failure) -> None:
-        self._of(completion).finish = finish
+    def finished(
+        self, completion: CompletionId, finish: FinishReason | Failure, timeline: Timeline | None = None
+    ) -> None:
+        news = self._of(completion)
+        news.finish, news.timeline = finish, timeline
 
     def take(self) -> list[SequenceOutput]:
         """Return the news, which are no longer here then."""
@@ -63,6 +68,7 @@ class Outbox:
                 entry.finish,
                 index,
                 entry.prompt_logprobs,
+                entry.timeline,
             )
             for (sequence_id, index), entry in news.items()
         ]

@@ -10,6 +10,7 @@ from hicache.cache import Hit, TenantHoldings
 from hicache.keys import PrefixKey
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.engine.constraints import Constraint
+from worker.engine.timeline import Timeline
 from worker.errors import Failure
 
 SequenceId = tuple[int, int]
@@ -79,6 +80,7 @@ class SequenceOutput:
     finish: FinishReason | Failure | None = None
     index: int = 0  # which of the request's completions
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # the next ones of the prompt; of completion 0
+    timeline: Timeline | None = None  # with `finish`: when it did what; None where it never became a sequence
 
 
 @dataclass(frozen=True, slots=True)

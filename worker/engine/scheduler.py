@@ -180,7 +180,7 @@ class Scheduler:
 
     def _continue(self, sequence: Sequence, max_tokens: int, draft: Draft, now: float) -> int:
         """Let a running sequence compute at most `max_tokens` tokens; return how many it does."""
-        if draft.budget == 0 or not self._is_ready(sequence, draft):
+        if draft.budget == 0 or not self._is_ready(sequence, draft, now):
             return 0
         num_tokens = min(self._chunk_tokens(sequence, draft), max_tokens)
         if not num_tokens or not self._make_room(sequence, num_tokens, draft, now):
@@ -193,7 +193,7 @@ class Scheduler:
         for sequence in catching_up:
             if draft.budget == 0:
                 return
-            if sequence.lease is None or not self._is_ready(sequence, draft):
+            if sequence.lease is None or not self._is_ready(sequence, draft, now):
                 continue
             has = draft.num_tokens(sequence)
             more = min(draft.budget, draft.scores) if sequence.scores else draft.budget
@@ -202,7 +202,7 @@ class Scheduler:
                 draft.drop(sequence)
                 draft.add(sequence, wanted)
 
-    def _is_ready(self, sequence: Sequence, draft: Draft) -> bool:
+    def _is_ready(self, sequence: Sequence, draft: Draft, now: float) -> bool:
         """Whether a running sequence can compute. One whose load back has ended begins with what that brought."""
         lease = sequence.lease
         assert lease is not None
@@ -213,9 +213,11 @@ class Scheduler:
             if lease.gate is None:
                 return False
             sequence.follow_load()
+            sequence.course.computes(now)
             return True
         if sequence.awaits_load:
             sequence.start(lease)
+            sequence.course.computes(now)
             self._admit(sequence, draft)
         return True
 
@@ -263,6 +265,7 @@ class Scheduler:
         self._in_flight.ended(sequence)
         self._release(sequence, now)
         sequence.num_pauses += 1
+        sequence.course.paused(now)
         sequence.key = sequence.known_key(sequence.num_known)
         self._line.push(sequence)
 
@@ -345,8 +348,10 @@ class Scheduler:
     def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
         if self._in_flight.is_following(sequence):
             return False
-        if sequence.prefetch is not None and sequence.prefetch.pending:
-            return False  # for a bounded time
+        if sequence.prefetch is not None:
+            if sequence.prefetch.pending:
+                return False  # for a bounded time
+            sequence.course.prefetched(now)
         return self._adapters.is_ready(sequence, now)
 
     def _start(self, sequence: Sequence, draft: Draft, now: float) -> bool:
@@ -375,6 +380,8 @@ class Scheduler:
         self._adapters.take(sequence, now)
         insort(self._running, sequence, key=_PRECEDENCE)
         self._in_flight.started(sequence)
+        sequence.course.started(now)
+        draft.started.append(sequence)
         if not sequence.awaits_load:
             self._admit(sequence, draft)
             draft.add(sequence, num_tokens)

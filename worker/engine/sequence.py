@@ -11,6 +11,7 @@ from worker.batch import Int32Array, LayerGate, SampleRow, SamplingParams, TextS
 from worker.engine.branches import branch_params
 from worker.engine.constraints import leaves_more
 from worker.engine.ports import Admission, FinishReason, Request
+from worker.engine.timeline import Course, Timeline
 from worker.errors import Failure
 
 
@@ -52,7 +53,9 @@ class Sequence:
         self.num_starts = 0  # leases it has run on
         self.adapter_place: int | None = None  # of the adapter that it runs with
         self.last_token_at = arrived_at
+        self.course = Course(arrived_at)
         self.ended = False
+        self.is_last = False  # of its request, now that it has ended
         self.fault: FinishReason | Failure | None = None  # what ends it, found out while its text was made
         self._prompt = prompt
         self._banned = tuple(sorted(end_token_ids)) if request.params.min_new_tokens else ()
@@ -147,6 +150,8 @@ class Sequence:
 
     def append(self, token_id: int, now: float) -> None:
         """Take a sampled token: known from now on."""
+        if not self.outputs:
+            self.course.first_token(now)
         self._tokens[self.num_known] = token_id
         self.num_known += 1
         self.outputs.append(token_id)
@@ -158,9 +163,15 @@ class Sequence:
         branch.scored_until = branch.num_prompt
         # The leader has told of the prompt; a branch finds all of it.
         branch.admission = Admission(branch.num_prompt, Hit(branch.num_prompt))
+        branch.course = Course(now)
+        branch.course.born(now)
         branch.append(token_id, now)
         branch.key = branch.known_key(branch.num_known)
         return branch
+
+    def timeline(self) -> Timeline:
+        """Return when it did what."""
+        return self.course.timeline(self.num_pauses, len(self.outputs), is_last=self.is_last)
 
     def num_scores(self, start: int, end: int) -> int:
         """How many tokens of the prompt get their log probabilities when [start, end) is computed."""

@@ -38,6 +38,7 @@ class Step:
     chunks: tuple[Chunk, ...]
     admitted: tuple[Sequence, ...] = ()  # running now for the first time
     paused: tuple[Sequence, ...] = ()
+    started: tuple[Sequence, ...] = ()  # on a lease, for the first time or after a pause
 
     @property
     def num_tokens(self) -> int:

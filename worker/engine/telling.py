@@ -113,7 +113,8 @@ class Telling:
                     late.append((sequence, fault))
             if event.finish is not None:
                 event.finish = sequence.fault or event.finish
-                self._outbox.finished((sequence.request.sequence_id, sequence.index), event.finish)
+                completion = (sequence.request.sequence_id, sequence.index)
+                self._outbox.finished(completion, event.finish, sequence.timeline())
             # Last: whatever those who count do, who asked has been answered.
             self._count(event)
         return late

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from radixgate.v1 import worker_pb2
 from worker.engine.ports import Load, SequenceId, SequenceOutput
 from worker.errors import Failure
+from worker.rpc.requests import OpenRequests
 from worker.rpc.translate import error_message, load_message, output_message
 
 
@@ -80,7 +81,9 @@ class Link:
 class Links:
     """All open links of a worker. Ids are never used twice, so late news cannot reach a newer link."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: OpenRequests | None = None) -> None:
+        """`requests` is told of each that begins or ends."""
+        self._requests = OpenRequests() if requests is None else requests
         self._links: dict[int, Link] = {}
         self._next_id = 0
         self._adapters = worker_pb2.AdapterSet()
@@ -91,6 +94,13 @@ class Links:
         self._next_id += 1
         link.report_adapters(self._adapters)
         return link
+
+    def began(self, link: Link, submit: worker_pb2.Submit) -> SequenceId:
+        """A link's gateway has sent a request: return by which id it is known from now on."""
+        link.expect(submit.sequence_id, max(1, submit.sampling.n))
+        sequence_id = (link.link_id, submit.sequence_id)
+        self._requests.began(sequence_id, submit)
+        return sequence_id
 
     def close(self, link: Link) -> None:
         link.close()
@@ -112,6 +122,7 @@ class Links:
         for link in self._links.values():
             link.report_load(load_report)
         for output in outputs:
+            self._requests.told(output)
             link_id, _ = output.sequence_id
             owner = self._links.get(link_id)
             if owner is not None:
@@ -119,6 +130,7 @@ class Links:
 
     def refuse(self, sequence_id: SequenceId, failure: Failure) -> None:
         """Tell the owner of a sequence that it has ended before the engine knew of it."""
+        self._requests.refused(sequence_id, failure)
         link_id, number = sequence_id
         owner = self._links.get(link_id)
         if owner is not None:

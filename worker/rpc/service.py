@@ -127,18 +127,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _submit(self, link: Link, submit: worker_pb2.Submit) -> None:
         if submit.sequence_id in link.live:
             # An answer under this id would be taken for the first sequence's: the gateway is at fault, end its stream.
-            _log.error("sequence id used twice", link=link.link_id, sequence=submit.sequence_id)
+            _log.error(
+                "sequence id used twice", link=link.link_id, sequence=submit.sequence_id, request_id=submit.request_id
+            )
             link.close()
             return
-        link.expect(submit.sequence_id, max(1, submit.sampling.n))
-        sequence_id = (link.link_id, submit.sequence_id)
+        sequence_id = self._links.began(link, submit)
         try:
             request = request_from(submit, sequence_id, time.monotonic(), self._adapters)
             constraint = constraint_of(submit.sampling)
         except RefusedSubmit as refused:
             self._links.refuse(sequence_id, refused.failure)
         except Exception:  # noqa: BLE001 - outermost for one request: the stream of all the others goes on
-            _log.exception("submit failed", link=link.link_id, request=submit.request_id)
+            _log.exception("submit failed", link=link.link_id, request_id=submit.request_id)
             self._links.refuse(sequence_id, Failure(FailureCode.INTERNAL, "the request could not be taken"))
         else:
             if constraint is None:

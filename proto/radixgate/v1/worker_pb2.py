@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from radixgate.v1 import inference_pb2 as radixgate_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19radixgate/v1/worker.proto\x12\x0cradixgate.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cradixgate/v1/inference.proto\"\x11\n\x0fGetModelRequest\"\xef\x02\n\x10GetModelResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\x05\x12\x1b\n\x13max_sequence_tokens\x18\x04 \x01(\x05\x12\x12\n\nvocab_size\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x16\n\x0etokenizer_json\x18\x07 \x01(\x0c\x12\x15\n\rchat_template\x18\x08 \x01(\t\x12I\n\x0especial_tokens\x18\t \x03(\x0b\x32\x31.radixgate.v1.GetModelResponse.SpecialTokensEntry\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x16\n\x0emodel_revision\x18\x0b \x01(\t\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0e\x43onnectRequest\x12&\n\x06submit\x18\x01 \x01(\x0b\x32\x14.radixgate.v1.SubmitH\x00\x12&\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x14.radixgate.v1.CancelH\x00\x42\t\n\x07message\"\x9b\x02\n\x06Submit\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12+\n\x06prompt\x18\x03 \x03(\x0b\x32\x1b.radixgate.v1.PromptSegment\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12\x18\n\x10\x61\x64\x61pter_revision\x18\x06 \x01(\t\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.radixgate.v1.SamplingParams\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x03\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x0e\n\x06weight\x18\n \x01(\x02\x12\x1a\n\x12\x63\x61\x63he_floor_tokens\x18\x0b \x01(\x03\"5\n\rPromptSegment\x12\x11\n\textra_key\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x1d\n\x06\x43\x61ncel\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\"\x94\x01\n\x0f\x43onnectResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.radixgate.v1.SequenceOutput\x12&\n\x04load\x18\x02 \x01(\x0b\x32\x18.radixgate.v1.WorkerLoad\x12*\n\x08\x61\x64\x61pters\x18\x03 \x01(\x0b\x32\x18.radixgate.v1.AdapterSet\"5\n\nAdapterSet\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.radixgate.v1.Adapter\"\xbc\x01\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x0f\n\x07targets\x18\x05 \x03(\t\x12\x11\n\tnum_bytes\x18\x06 \x01(\x03\x12\x10\n\x08resident\x18\x07 \x01(\x08\x12\r\n\x05users\x18\x08 \x01(\x05\x12-\n\tload_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Q\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0e\n\x06\x62\x65side\x18\x04 \x01(\x08\"=\n\x13LoadAdapterResponse\x12&\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x15.radixgate.v1.Adapter\"Y\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x10\n\x08grace_ms\x18\x03 \x01(\x03\x12\x0f\n\x07tenants\x18\x04 \x03(\t\"I\n\x15UnloadAdapterResponse\x12\x18\n\x10\x66\x61iled_sequences\x18\x01 \x01(\x05\x12\x16\n\x0e\x64ropped_tokens\x18\x02 \x01(\x03\"\x15\n\x13ListAdaptersRequest\"?\n\x14ListAdaptersResponse\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.radixgate.v1.Adapter\"D\n\x10\x44ropCacheRequest\x12\x30\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1c.radixgate.v1.CacheNamespace\"=\n\x0e\x43\x61\x63heNamespace\x12\x11\n\textra_key\x18\x01 \x01(\x0c\x12\x18\n\x10\x61\x64\x61pter_revision\x18\x02 \x01(\t\"?\n\x11\x44ropCacheResponse\x12\x15\n\rdevice_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bhost_tokens\x18\x02 \x01(\x03\"\x16\n\x14\x44\x65scribeCacheRequest\"\xa1\x01\n\x15\x44\x65scribeCacheResponse\x12\x14\n\x0c\x64\x65vice_slots\x18\x01 \x01(\x03\x12\x19\n\x11\x64\x65vice_free_slots\x18\x02 \x01(\x03\x12\x12\n\nhost_slots\x18\x03 \x01(\x03\x12\x17\n\x0fhost_free_slots\x18\x04 \x01(\x03\x12*\n\x07tenants\x18\x05 \x03(\x0b\x32\x19.radixgate.v1.TenantCache\"]\n\x0bTenantCache\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rdevice_tokens\x18\x02 \x01(\x03\x12\x13\n\x0bhost_tokens\x18\x03 \x01(\x03\x12\x12\n\nnamespaces\x18\x04 \x01(\x05\"\xd0\x02\n\x0eSequenceOutput\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\x12*\n\tadmission\x18\x05 \x01(\x0b\x32\x17.radixgate.v1.Admission\x12\x33\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1a.radixgate.v1.FinishReasonH\x00\x12,\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1b.radixgate.v1.SequenceErrorH\x00\x12\r\n\x05index\x18\x08 \x01(\x05\x12\x34\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobsB\x05\n\x03\x65nd\"N\n\tAdmission\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12*\n\x06\x63\x61\x63hed\x18\x02 \x01(\x0b\x32\x1a.radixgate.v1.CachedTokens\"^\n\rSequenceError\x12-\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1f.radixgate.v1.SequenceErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x82\x01\n\nWorkerLoad\x12\x19\n\x11running_sequences\x18\x01 \x01(\x05\x12\x19\n\x11waiting_sequences\x18\x02 \x01(\x05\x12\x12\n\nfree_slots\x18\x03 \x01(\x05\x12\x17\n\x0f\x65victable_slots\x18\x04 \x01(\x05\x12\x11\n\tnum_slots\x18\x05 \x01(\x05*\xc0\x02\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n$SEQUENCE_ERROR_CODE_INVALID_ARGUMENT\x10\x01\x12!\n\x1dSEQUENCE_ERROR_CODE_NOT_FOUND\x10\x02\x12)\n%SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED\x10\x03\x12!\n\x1dSEQUENCE_ERROR_CODE_CANCELLED\x10\x04\x12\"\n\x1eSEQUENCE_ERROR_CODE_OVERLOADED\x10\x05\x12%\n!SEQUENCE_ERROR_CODE_SHUTTING_DOWN\x10\x06\x12 \n\x1cSEQUENCE_ERROR_CODE_INTERNAL\x10\x07\x32\xd3\x04\n\rWorkerService\x12I\n\x08GetModel\x12\x1d.radixgate.v1.GetModelRequest\x1a\x1e.radixgate.v1.GetModelResponse\x12J\n\x07\x43onnect\x12\x1c.radixgate.v1.ConnectRequest\x1a\x1d.radixgate.v1.ConnectResponse(\x01\x30\x01\x12R\n\x0bLoadAdapter\x12 .radixgate.v1.LoadAdapterRequest\x1a!.radixgate.v1.LoadAdapterResponse\x12X\n\rUnloadAdapter\x12\".radixgate.v1.UnloadAdapterRequest\x1a#.radixgate.v1.UnloadAdapterResponse\x12U\n\x0cListAdapters\x12!.radixgate.v1.ListAdaptersRequest\x1a\".radixgate.v1.ListAdaptersResponse\x12L\n\tDropCache\x12\x1e.radixgate.v1.DropCacheRequest\x1a\x1f.radixgate.v1.DropCacheResponse\x12X\n\rDescribeCache\x12\".radixgate.v1.DescribeCacheRequest\x1a#.radixgate.v1.DescribeCacheResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19radixgate/v1/worker.proto\x12\x0cradixgate.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cradixgate/v1/inference.proto\"\x11\n\x0fGetModelRequest\"\xef\x02\n\x10GetModelResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\x05\x12\x1b\n\x13max_sequence_tokens\x18\x04 \x01(\x05\x12\x12\n\nvocab_size\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x16\n\x0etokenizer_json\x18\x07 \x01(\x0c\x12\x15\n\rchat_template\x18\x08 \x01(\t\x12I\n\x0especial_tokens\x18\t \x03(\x0b\x32\x31.radixgate.v1.GetModelResponse.SpecialTokensEntry\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x16\n\x0emodel_revision\x18\x0b \x01(\t\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x0e\x43onnectRequest\x12&\n\x06submit\x18\x01 \x01(\x0b\x32\x14.radixgate.v1.SubmitH\x00\x12&\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x14.radixgate.v1.CancelH\x00\x42\t\n\x07message\"\xb0\x02\n\x06Submit\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12+\n\x06prompt\x18\x03 \x03(\x0b\x32\x1b.radixgate.v1.PromptSegment\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12\x18\n\x10\x61\x64\x61pter_revision\x18\x06 \x01(\t\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.radixgate.v1.SamplingParams\x12\x12\n\ntimeout_ms\x18\x08 \x01(\x03\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x0e\n\x06weight\x18\n \x01(\x02\x12\x1a\n\x12\x63\x61\x63he_floor_tokens\x18\x0b \x01(\x03\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\"5\n\rPromptSegment\x12\x11\n\textra_key\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x1d\n\x06\x43\x61ncel\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\"\x94\x01\n\x0f\x43onnectResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.radixgate.v1.SequenceOutput\x12&\n\x04load\x18\x02 \x01(\x0b\x32\x18.radixgate.v1.WorkerLoad\x12*\n\x08\x61\x64\x61pters\x18\x03 \x01(\x0b\x32\x18.radixgate.v1.AdapterSet\"5\n\nAdapterSet\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.radixgate.v1.Adapter\"\xbc\x01\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0c\n\x04rank\x18\x04 \x01(\x05\x12\x0f\n\x07targets\x18\x05 \x03(\t\x12\x11\n\tnum_bytes\x18\x06 \x01(\x03\x12\x10\n\x08resident\x18\x07 \x01(\x08\x12\r\n\x05users\x18\x08 \x01(\x05\x12-\n\tload_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Q\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07tenants\x18\x03 \x03(\t\x12\x0e\n\x06\x62\x65side\x18\x04 \x01(\x08\"=\n\x13LoadAdapterResponse\x12&\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x15.radixgate.v1.Adapter\"Y\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x10\n\x08grace_ms\x18\x03 \x01(\x03\x12\x0f\n\x07tenants\x18\x04 \x03(\t\"I\n\x15UnloadAdapterResponse\x12\x18\n\x10\x66\x61iled_sequences\x18\x01 \x01(\x05\x12\x16\n\x0e\x64ropped_tokens\x18\x02 \x01(\x03\"\x15\n\x13ListAdaptersRequest\"?\n\x14ListAdaptersResponse\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.radixgate.v1.Adapter\"D\n\x10\x44ropCacheRequest\x12\x30\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1c.radixgate.v1.CacheNamespace\"=\n\x0e\x43\x61\x63heNamespace\x12\x11\n\textra_key\x18\x01 \x01(\x0c\x12\x18\n\x10\x61\x64\x61pter_revision\x18\x02 \x01(\t\"?\n\x11\x44ropCacheResponse\x12\x15\n\rdevice_tokens\x18\x01 \x01(\x03\x12\x13\n\x0bhost_tokens\x18\x02 \x01(\x03\"\x16\n\x14\x44\x65scribeCacheRequest\"\xa1\x01\n\x15\x44\x65scribeCacheResponse\x12\x14\n\x0c\x64\x65vice_slots\x18\x01 \x01(\x03\x12\x19\n\x11\x64\x65vice_free_slots\x18\x02 \x01(\x03\x12\x12\n\nhost_slots\x18\x03 \x01(\x03\x12\x17\n\x0fhost_free_slots\x18\x04 \x01(\x03\x12*\n\x07tenants\x18\x05 \x03(\x0b\x32\x19.radixgate.v1.TenantCache\"]\n\x0bTenantCache\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rdevice_tokens\x18\x02 \x01(\x03\x12\x13\n\x0bhost_tokens\x18\x03 \x01(\x03\x12\x12\n\nnamespaces\x18\x04 \x01(\x05\"\xd0\x02\n\x0eSequenceOutput\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobs\x12*\n\tadmission\x18\x05 \x01(\x0b\x32\x17.radixgate.v1.Admission\x12\x33\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1a.radixgate.v1.FinishReasonH\x00\x12,\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1b.radixgate.v1.SequenceErrorH\x00\x12\r\n\x05index\x18\x08 \x01(\x05\x12\x34\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x1b.radixgate.v1.TokenLogprobsB\x05\n\x03\x65nd\"N\n\tAdmission\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12*\n\x06\x63\x61\x63hed\x18\x02 \x01(\x0b\x32\x1a.radixgate.v1.CachedTokens\"^\n\rSequenceError\x12-\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1f.radixgate.v1.SequenceErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x82\x01\n\nWorkerLoad\x12\x19\n\x11running_sequences\x18\x01 \x01(\x05\x12\x19\n\x11waiting_sequences\x18\x02 \x01(\x05\x12\x12\n\nfree_slots\x18\x03 \x01(\x05\x12\x17\n\x0f\x65victable_slots\x18\x04 \x01(\x05\x12\x11\n\tnum_slots\x18\x05 \x01(\x05*\xc0\x02\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n$SEQUENCE_ERROR_CODE_INVALID_ARGUMENT\x10\x01\x12!\n\x1dSEQUENCE_ERROR_CODE_NOT_FOUND\x10\x02\x12)\n%SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED\x10\x03\x12!\n\x1dSEQUENCE_ERROR_CODE_CANCELLED\x10\x04\x12\"\n\x1eSEQUENCE_ERROR_CODE_OVERLOADED\x10\x05\x12%\n!SEQUENCE_ERROR_CODE_SHUTTING_DOWN\x10\x06\x12 \n\x1cSEQUENCE_ERROR_CODE_INTERNAL\x10\x07\x32\xd3\x04\n\rWorkerService\x12I\n\x08GetModel\x12\x1d.radixgate.v1.GetModelRequest\x1a\x1e.radixgate.v1.GetModelResponse\x12J\n\x07\x43onnect\x12\x1c.radixgate.v1.ConnectRequest\x1a\x1d.radixgate.v1.ConnectResponse(\x01\x30\x01\x12R\n\x0bLoadAdapter\x12 .radixgate.v1.LoadAdapterRequest\x1a!.radixgate.v1.LoadAdapterResponse\x12X\n\rUnloadAdapter\x12\".radixgate.v1.UnloadAdapterRequest\x1a#.radixgate.v1.UnloadAdapterResponse\x12U\n\x0cListAdapters\x12!.radixgate.v1.ListAdaptersRequest\x1a\".radixgate.v1.ListAdaptersResponse\x12L\n\tDropCache\x12\x1e.radixgate.v1.DropCacheRequest\x1a\x1f.radixgate.v1.DropCacheResponse\x12X\n\rDescribeCache\x12\".radixgate.v1.DescribeCacheRequest\x1a#.radixgate.v1.DescribeCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETMODELRESPONSE_SPECIALTOKENSENTRY']._loaded_options = None
   _globals['_GETMODELRESPONSE_SPECIALTOKENSENTRY']._serialized_options = b'8\001'
-  _globals['_SEQUENCEERRORCODE']._serialized_start=2903
-  _globals['_SEQUENCEERRORCODE']._serialized_end=3223
+  _globals['_SEQUENCEERRORCODE']._serialized_start=2924
+  _globals['_SEQUENCEERRORCODE']._serialized_end=3244
   _globals['_GETMODELREQUEST']._serialized_start=106
   _globals['_GETMODELREQUEST']._serialized_end=123
   _globals['_GETMODELRESPONSE']._serialized_start=126
@@ -46,49 +46,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONNECTREQUEST']._serialized_start=495
   _globals['_CONNECTREQUEST']._serialized_end=602
   _globals['_SUBMIT']._serialized_start=605
-  _globals['_SUBMIT']._serialized_end=888
-  _globals['_PROMPTSEGMENT']._serialized_start=890
-  _globals['_PROMPTSEGMENT']._serialized_end=943
-  _globals['_CANCEL']._serialized_start=945
-  _globals['_CANCEL']._serialized_end=974
-  _globals['_CONNECTRESPONSE']._serialized_start=977
-  _globals['_CONNECTRESPONSE']._serialized_end=1125
-  _globals['_ADAPTERSET']._serialized_start=1127
-  _globals['_ADAPTERSET']._serialized_end=1180
-  _globals['_ADAPTER']._serialized_start=1183
-  _globals['_ADAPTER']._serialized_end=1371
-  _globals['_LOADADAPTERREQUEST']._serialized_start=1373
-  _globals['_LOADADAPTERREQUEST']._serialized_end=1454
-  _globals['_LOADADAPTERRESPONSE']._serialized_start=1456
-  _globals['_LOADADAPTERRESPONSE']._serialized_end=1517
-  _globals['_UNLOADADAPTERREQUEST']._serialized_start=1519
-  _globals['_UNLOADADAPTERREQUEST']._serialized_end=1608
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=1610
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=1683
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=1685
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=1706
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=1708
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=1771
-  _globals['_DROPCACHEREQUEST']._serialized_start=1773
-  _globals['_DROPCACHEREQUEST']._serialized_end=1841
-  _globals['_CACHENAMESPACE']._serialized_start=1843
-  _globals['_CACHENAMESPACE']._serialized_end=1904
-  _globals['_DROPCACHERESPONSE']._serialized_start=1906
-  _globals['_DROPCACHERESPONSE']._serialized_end=1969
-  _globals['_DESCRIBECACHEREQUEST']._serialized_start=1971
-  _globals['_DESCRIBECACHEREQUEST']._serialized_end=1993
-  _globals['_DESCRIBECACHERESPONSE']._serialized_start=1996
-  _globals['_DESCRIBECACHERESPONSE']._serialized_end=2157
-  _globals['_TENANTCACHE']._serialized_start=2159
-  _globals['_TENANTCACHE']._serialized_end=2252
-  _globals['_SEQUENCEOUTPUT']._serialized_start=2255
-  _globals['_SEQUENCEOUTPUT']._serialized_end=2591
-  _globals['_ADMISSION']._serialized_start=2593
-  _globals['_ADMISSION']._serialized_end=2671
-  _globals['_SEQUENCEERROR']._serialized_start=2673
-  _globals['_SEQUENCEERROR']._serialized_end=2767
-  _globals['_WORKERLOAD']._serialized_start=2770
-  _globals['_WORKERLOAD']._serialized_end=2900
-  _globals['_WORKERSERVICE']._serialized_start=3226
-  _globals['_WORKERSERVICE']._serialized_end=3821
+  _globals['_SUBMIT']._serialized_end=909
+  _globals['_PROMPTSEGMENT']._serialized_start=911
+  _globals['_PROMPTSEGMENT']._serialized_end=964
+  _globals['_CANCEL']._serialized_start=966
+  _globals['_CANCEL']._serialized_end=995
+  _globals['_CONNECTRESPONSE']._serialized_start=998
+  _globals['_CONNECTRESPONSE']._serialized_end=1146
+  _globals['_ADAPTERSET']._serialized_start=1148
+  _globals['_ADAPTERSET']._serialized_end=1201
+  _globals['_ADAPTER']._serialized_start=1204
+  _globals['_ADAPTER']._serialized_end=1392
+  _globals['_LOADADAPTERREQUEST']._serialized_start=1394
+  _globals['_LOADADAPTERREQUEST']._serialized_end=1475
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=1477
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=1538
+  _globals['_UNLOADADAPTERREQUEST']._serialized_start=1540
+  _globals['_UNLOADADAPTERREQUEST']._serialized_end=1629
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=1631
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=1704
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=1706
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=1727
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=1729
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=1792
+  _globals['_DROPCACHEREQUEST']._serialized_start=1794
+  _globals['_DROPCACHEREQUEST']._serialized_end=1862
+  _globals['_CACHENAMESPACE']._serialized_start=1864
+  _globals['_CACHENAMESPACE']._serialized_end=1925
+  _globals['_DROPCACHERESPONSE']._serialized_start=1927
+  _globals['_DROPCACHERESPONSE']._serialized_end=1990
+  _globals['_DESCRIBECACHEREQUEST']._serialized_start=1992
+  _globals['_DESCRIBECACHEREQUEST']._serialized_end=2014
+  _globals['_DESCRIBECACHERESPONSE']._serialized_start=2017
+  _globals['_DESCRIBECACHERESPONSE']._serialized_end=2178
+  _globals['_TENANTCACHE']._serialized_start=2180
+  _globals['_TENANTCACHE']._serialized_end=2273
+  _globals['_SEQUENCEOUTPUT']._serialized_start=2276
+  _globals['_SEQUENCEOUTPUT']._serialized_end=2612
+  _globals['_ADMISSION']._serialized_start=2614
+  _globals['_ADMISSION']._serialized_end=2692
+  _globals['_SEQUENCEERROR']._serialized_start=2694
+  _globals['_SEQUENCEERROR']._serialized_end=2788
+  _globals['_WORKERLOAD']._serialized_start=2791
+  _globals['_WORKERLOAD']._serialized_end=2921
+  _globals['_WORKERSERVICE']._serialized_start=3247
+  _globals['_WORKERSERVICE']._serialized_end=3842
 # @@protoc_insertion_point(module_scope)

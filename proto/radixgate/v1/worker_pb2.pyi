@@ -186,6 +186,7 @@ class Submit(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CACHE_FLOOR_TOKENS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Chosen by the gateway, unique on its stream."""
     request_id: _builtins.str
@@ -207,6 +208,10 @@ class Submit(_message.Message):
     """Slots of the device pool, and of the host pool, that other tenants' traffic
     cannot take from this tenant. The latest submit of a tenant says it. 0: as
     the worker is configured. Less, where others have been promised the rest.
+    """
+    traceparent: _builtins.str
+    """W3C Trace Context: the span in the gateway that waits for this. Empty: the
+    request is not traced.
     """
     @_builtins.property
     def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptSegment]:
@@ -233,10 +238,11 @@ class Submit(_message.Message):
         priority: _builtins.int = ...,
         weight: _builtins.float = ...,
         cache_floor_tokens: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "cache_floor_tokens", b"cache_floor_tokens", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "cache_floor_tokens", b"cache_floor_tokens", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
