@@ -15,7 +15,7 @@ INSTALLED = Path(__file__).resolve().parents[2] / ".cache" / "tools" / "renderer
 def main() -> int:
     asked = _arguments()
     node, chromium = shutil.which("node"), shutil.which("chromium")
-    if node is None or chromium is None or not (INSTALLED / "render.mjs").exists():
+    if node is None or chromium is None or not (INSTALLED / "built").exists():
         print("The renderer needs node, chromium and what `make tools` installs.", file=sys.stderr)
         return 1
     pictures = [

@@ -66,6 +66,23 @@ if [ ! -x $bin/helm3 ] || [ ! -x $bin/helm4 ] || [ ! -x $bin/kubectl ] || [ $her
     fi
 fi
 
+# ------------------------------------------------------------------------------------------- the renderer of dashboards
+# Built from deploy/grafana/render; of what it is built with, only what drives the browser is kept.
+render=deploy/grafana/render
+built=$tools/renderer/built
+if [ ! -e $built ] || [ -n "$(find $render -type f -newer $built)" ]; then
+    if command -v npm >/dev/null; then
+        say "the renderer of dashboards (a minute or two)"
+        rm -rf $tools/renderer
+        cp -r $render $tools/renderer
+        (cd $tools/renderer && npm ci --silent --ignore-scripts </dev/null && npm run --silent build </dev/null)
+        find $tools/renderer/node_modules -mindepth 1 -maxdepth 1 ! -name playwright-core -exec rm -rf {} +
+        touch $built
+    else
+        say "npm is not installed, so dashboards cannot be drawn: apt-get install nodejs npm"
+    fi
+fi
+
 # ------------------------------------------------------------------------------------------------------------ checkov
 # In an environment of its own: it pins what it depends on.
 if [ ! -x $tools/checkov/bin/checkov ]; then

@@ -81,5 +81,5 @@ def targets() -> Iterator[Target]:
 def renderer() -> Renderer:
     """Return the renderer that `make tools` has installed, or skip."""
     folder = INSTALLED.parent / "renderer"
-    require_path(folder / "render.mjs", f"the renderer of dashboards is missing; {_HOW_TO_GET}")
+    require_path(folder / "built", f"it is the renderer of dashboards; {_HOW_TO_GET}")
     return Renderer(folder, require_tool("node", "apt-get install nodejs"), require_tool("chromium", _HOW_TO_GET))

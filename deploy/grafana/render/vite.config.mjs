@@ -16,5 +16,5 @@ export default defineConfig({
   },
   define: { 'process.env.NODE_ENV': '"production"', 'process.env': '{}', global: 'globalThis' },
   build: { outDir: process.env.RENDERER_DIST ?? 'dist', emptyOutDir: true, chunkSizeWarningLimit: 10000, minify: false },
-  logLevel: 'warn',
+  logLevel: 'error',
 });
