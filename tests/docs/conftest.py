@@ -26,7 +26,6 @@ DEFAULT_ADDRESSES = {
     "gateway_metrics": "127.0.0.1:9464",
     "worker_metrics": "127.0.0.1:9101",
 }
-REDIS_ADDRESS = "127.0.0.1:6379"
 
 # What pages write in place of a value of the reader's own. In a session, a variable of the shell.
 PLACEHOLDER = re.compile(r"\b(KEY_OF_[A-Z_]+|KEY_ID|KEY|REVISION)\b(?!=)")
@@ -75,7 +74,7 @@ def session_for(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
     def opened(page: str) -> Iterator[Session]:
         if page in WITHOUT_A_STACK:
             addresses = _free_addresses()
-            variables = {}
+            variables = {"RADIXGATE_TARGET": addresses[DEFAULT_ADDRESSES["grpc"]]}
         else:
             stack: Stack = request.getfixturevalue("documented_stack")
             request.addfinalizer(lambda: _as_it_was(stack))
@@ -111,7 +110,9 @@ def _addresses_of(stack: Stack) -> dict[str, str]:
 
 
 def _free_addresses() -> dict[str, str]:
-    return {default: f"127.0.0.1:{_free_port()}" for default in (*DEFAULT_ADDRESSES.values(), REDIS_ADDRESS)}
+    redis = _free_port()
+    ours = {default: f"127.0.0.1:{_free_port()}" for default in DEFAULT_ADDRESSES.values()}
+    return {**ours, "127.0.0.1:6379": f"127.0.0.1:{redis}", "--port 6379": f"--port {redis}"}
 
 
 def _free_port() -> int:
@@ -141,6 +142,8 @@ def _environ(folder: Path) -> dict[str, str]:
     return {
         "PATH": programs,
         "HOME": str(_folder(folder / "home")),
+        # Where the model is converted already: that takes a minute, once.
+        "RADIXGATE_CACHE_DIR": os.environ.get("RADIXGATE_CACHE_DIR", str(Path.home() / ".cache" / "radixgate")),
         "TMPDIR": str(_folder(folder / "tmp")),
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
