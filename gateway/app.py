@@ -165,8 +165,8 @@ async def serve(
 ) -> None:
     """Run a gateway with its metrics endpoint until `stop` is set. Raises OSError for an address that cannot be had.
 
-    `on_ready` is called when it listens, `on_serving` whenever a worker has come. When `hung_up` is set the usage log is
-    opened anew.
+    `on_ready` is called when it listens, `on_serving` whenever a worker has come. When `hung_up` is set, the usage log
+    is opened anew.
     """
     observer = GatewayMetrics()
     app = GatewayApp(config, observer, on_serving, tracer)

@@ -31,6 +31,17 @@ def summed(lines: list[Line], tenant: str) -> admin_pb2.UsageCounts:
     return admin_pb2.UsageCounts(requests=len(own), **{name: sum(line[name] for line in own) for name in COUNTS})
 
 
+async def all_accounted(stack: Stack, tenant: str, path: Path) -> admin_pb2.UsageCounts:
+    """Return what GetUsage says once it and the log have all that workers admitted: both are written later."""
+    admitted = sum(1 for admission in stack.observer.admissions if admission[0] == tenant)
+
+    async def is_so() -> bool:
+        return (await usage_of(stack, tenant)).requests == summed(read(path), tenant).requests == admitted
+
+    await eventually(is_so)
+    return await usage_of(stack, tenant)
+
+
 @pytest.fixture
 async def client(redis_url: str) -> AsyncIterator[Redis]:
     async with Redis.from_url(redis_url, decode_responses=True) as made:
@@ -96,7 +107,7 @@ async def test_lines_add_up_to_what_is_accounted_and_to_what_clients_were_told(
             return state.running == state.waiting == 0 and not stack.observer.open_streams.total()
 
         await eventually(at_rest)
-        accounted = {tenant: await usage_of(stack, tenant) for tenant in ("acme", "bolt")}
+        accounted = {tenant: await all_accounted(stack, tenant, path) for tenant in ("acme", "bolt")}
     lines = read(path)
     assert {tenant: summed(lines, tenant) for tenant in accounted} == accounted
     by_id = {line["request_id"]: line for line in lines}
@@ -171,6 +182,15 @@ async def test_counting_tokens_leaves_a_line_and_what_used_nothing_leaves_none(
     )
 
 
+async def lose_after(tokens: int, call: Any, worker: FakeWorker) -> None:
+    """Take the worker away when the client has so many tokens of it."""
+    received = 0
+    async for message in call:
+        received += len(message.token_ids)
+        if received == tokens:
+            await worker.kill()
+
+
 async def test_a_worker_that_is_lost_is_named_as_the_end(redis_url: str, worker: FakeWorker, tmp_path: Path) -> None:
     path = tmp_path / "usage.jsonl"
     async with gateway(redis_url, [worker], usage_log=str(path)) as stack:
@@ -178,12 +198,8 @@ async def test_a_worker_that_is_lost_is_named_as_the_end(redis_url: str, worker:
         call = stack.call(**MANY)
         await worker.until(lambda: worker.num_running == 1)
         worker.step(2)
-        received = 0
         with pytest.raises(grpc.aio.AioRpcError) as lost:
-            async for message in call:
-                received += len(message.token_ids)
-                if received == 2:
-                    await worker.kill()
+            await lose_after(2, call, worker)
         assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
     (line,) = read(path)
     assert (line["end"], line["completion_tokens"]) == ("worker_lost", 2)
@@ -228,6 +244,7 @@ async def test_lines_bear_the_day_that_they_are_accounted_on(
     path = tmp_path / "usage.jsonl"
     async with gateway(redis_url, [worker], usage_log=str(path)) as stack:
         await stack.generate(**FOUR)
+        await all_accounted(stack, "acme", path)
         answer: admin_pb2.GetUsageResponse = await stack.admin.GetUsage(
             admin_pb2.GetUsageRequest(tenant_id="acme"), metadata=bearer(ADMIN_TOKEN)
         )

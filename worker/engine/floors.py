@@ -38,7 +38,7 @@ class Floors:
         missing = max(0, asked // self._cache.page_size * self._cache.page_size - promised)
         self._note(tenant, missing)
         if missing:
-            self._tell(tenant, asked, promised)
+            self._tell(request, promised)
 
     def _note(self, tenant: str, missing: int) -> None:
         self.cut_tokens += missing - self._cut.pop(tenant, 0)
@@ -47,10 +47,14 @@ class Floors:
             if len(self._cut) > _MAX_TOLD:
                 self.cut_tokens -= self._cut.popitem(last=False)[1]
 
-    def _tell(self, tenant: str, asked: int, promised: int) -> None:
+    def _tell(self, request: Request, promised: int) -> None:
+        tenant, asked = request.tenant, request.cache_floor_tokens
         if tenant in self._told:
             return
         self._told[tenant] = None
         if len(self._told) > _MAX_TOLD:
             self._told.popitem(last=False)
-        _log.warning("a cache floor does not fit beside the others", tenant=tenant, asked=asked, promised=promised)
+        _log.warning(
+            "a cache floor does not fit beside the others", tenant=tenant, asked=asked, promised=promised,
+            request_id=request.request_id,
+        )  # fmt: skip

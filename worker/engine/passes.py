@@ -1,10 +1,14 @@
 """A step whose forward pass is under way, and what each of its chunks gets of that. Decides nothing."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from worker.batch import AsyncExecutor, Batch, PendingStep, SampledToken
 from worker.engine.faults import report
 from worker.engine.step import Chunk, Step
+
+_MOST_NAMED = 32
+"""Requests that a line of the log names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class StepUnderWay:
         try:
             return cls(step, now, executor.start(batch))
         except Exception as error:  # noqa: BLE001 - whatever it was, its sequences are told as the pass ends
-            report("forward pass not started", error, sequences=batch.num_sequences, tokens=batch.num_tokens)
+            report("forward pass not started", error, tokens=batch.num_tokens, **_whose(step))
             return cls(step, now, None)
 
     def results(self) -> list[ChunkResult] | None:
@@ -41,7 +45,7 @@ class StepUnderWay:
         try:
             return self._divided(self._pending.result())
         except Exception as error:  # noqa: BLE001 - whatever a forward pass does, the other sequences go on
-            report("forward pass failed", error, sequences=len(self.step.chunks), tokens=self.step.num_tokens)
+            report("forward pass failed", error, tokens=self.step.num_tokens, **_whose(self.step))
             return None
 
     def _divided(self, sampled: list[SampledToken]) -> list[ChunkResult]:
@@ -55,3 +59,9 @@ class StepUnderWay:
         if len(sampled) != place:
             raise RuntimeError(f"the executor sampled {len(sampled)} tokens, {place} were asked for")
         return results
+
+
+def _whose(step: Step) -> dict[str, Any]:
+    """Return whose sequences a pass was for, as fields of a line in the log."""
+    ids = dict.fromkeys(chunk.sequence.request.request_id for chunk in step.chunks)
+    return {"sequences": len(step.chunks), "request_ids": list(ids)[:_MOST_NAMED]}

@@ -266,9 +266,9 @@ class EngineThread:
                     self._awake.clear()
         except DuplicateSequenceError as error:
             # No answer: it would be taken for the end of the sequence that is alive.
-            report("sequence id used twice", error)
+            report("sequence id used twice", error, **_whose(command))
         except Exception as error:  # noqa: BLE001 - outermost loop: one command's fault must not end the thread
-            report("command failed", error, command=type(command).__name__)
+            report("command failed", error, command=type(command).__name__, **_whose(command))
             if isinstance(command, _Submit):
                 failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
                 self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
@@ -315,3 +315,8 @@ class EngineThread:
     def _cut_off(self, now: float) -> None:
         self._cut_short |= self._engine.has_work
         self._engine.abort(_SHUTTING_DOWN, now)
+
+
+def _whose(command: _Command) -> dict[str, str]:
+    """Return whose command it is, as a field of a line in the log."""
+    return {"request_id": command.request.request_id} if isinstance(command, _Submit) else {}

@@ -63,7 +63,7 @@ class Compilations:
         except TooManyConstraintsError as error:
             self._fail(request, Failure(FailureCode.OVERLOADED, str(error)))
         except Exception:  # noqa: BLE001 - outermost for one request: its constraint is its own trouble
-            _log.exception("constraint not compiled", request=request.request_id)
+            _log.exception("constraint not compiled", request_id=request.request_id)
             self._fail(request, Failure(FailureCode.INTERNAL, "the constraint could not be compiled"))
         else:
             self._tasks.pop(request.sequence_id, None)
