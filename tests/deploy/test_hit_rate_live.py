@@ -10,6 +10,8 @@ from tests.processes import wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(400)]
 
 HALF_A_POINT = 0.005
+# By what the names of their metrics begin with: both count the same tokens.
+PROCESSES = WORKER, GATEWAY = ("radixgate", "radixgate_gateway")
 TENANTS = ("demo-a", "demo-b", "limited")
 ENOUGH = 60  # answers
 
@@ -17,36 +19,37 @@ ENOUGH = 60  # answers
 class Window:
     """A time of traffic with quiet before and after.
 
-    Between two scrapes of the worker, and as long as they are apart: Prometheus guesses nothing about its edges then.
+    Of each process it goes from one of its scrapes to another: Prometheus guesses nothing about its edges then.
     """
 
     def __init__(self, observed: Observed) -> None:
         self._observed = observed
         observed.settle()
         self._before = {who: self._totals(who) for who in ("", *TENANTS)}
-        began = self._last_scrape()
+        began = {process: self._last_scrape(process) for process in PROCESSES}
         observed.traffic.resume()
         answered = len(observed.traffic.used) + ENOUGH
         wait_until(lambda: len(observed.traffic.used) >= answered, timeout_s=300, what=f"{ENOUGH} more answers")
         observed.settle()
-        self.at = self._last_scrape()
-        self._milliseconds = round((self.at - began) * 1000) + 1
+        self._at = {process: self._last_scrape(process) for process in PROCESSES}
+        self._milliseconds = {each: round((self._at[each] - began[each]) * 1000) + 1 for each in PROCESSES}
 
     def of_responses(self, tenant: str = "") -> float:
         """Return cached / prompt tokens of all responses in the window."""
         prompt, cached = (now - then for now, then in zip(self._totals(tenant), self._before[tenant], strict=True))
         return cached / prompt
 
-    def shown(self, expr: str) -> dict[tuple[str, ...], float]:
-        """Return what an expression yields at the window's end, by the values of its labels."""
-        samples = self._observed.prometheus.query(expr.replace("WINDOW", f"{self._milliseconds}ms"), self.at)
+    def shown(self, expr: str, process: str = WORKER) -> dict[tuple[str, ...], float]:
+        """Return what an expression over the metrics of a process yields at the end, by the values of its labels."""
+        window = f"{self._milliseconds[process]}ms"
+        samples = self._observed.prometheus.query(expr.replace("WINDOW", window), self._at[process])
         return {tuple(labels[name] for name in sorted(labels)): value for labels, value in samples}
 
     def _totals(self, tenant: str) -> tuple[int, int]:
         return self._observed.traffic.totals(**({"tenant": tenant} if tenant else {}))
 
-    def _last_scrape(self) -> float:
-        last = self._observed.prometheus.value("max(timestamp(radixgate_prompt_tokens_total))")
+    def _last_scrape(self, process: str) -> float:
+        last = self._observed.prometheus.value(f"max(timestamp({process}_prompt_tokens_total))")
         assert last is not None
         return last
 
@@ -68,7 +71,7 @@ def _all_kinds(observed: Observed) -> bool:
     return any(each.adapter for each in used) and any(each.by_tier is None for each in used)
 
 
-def hit_rate(by: str = "", process: str = "radixgate") -> str:
+def hit_rate(by: str = "", process: str = WORKER) -> str:
     cached, prompt = f"{process}_cached_tokens_total", f"{process}_prompt_tokens_total"
     return f"sum {by} (rate({cached}[WINDOW])) / (sum {by} (rate({prompt}[WINDOW])) > 0)"
 
@@ -77,7 +80,8 @@ def test_the_hit_rate_is_that_of_the_responses_as_workers_and_as_gateways_count(
     expected = window.of_responses()
     assert 0.1 < expected < 0.99
     assert window.shown(hit_rate()) == {(): pytest.approx(expected, abs=HALF_A_POINT)}
-    assert window.shown(hit_rate(process="radixgate_gateway")) == {(): pytest.approx(expected, abs=HALF_A_POINT)}
+    gateways = window.shown(hit_rate(process=GATEWAY), GATEWAY)
+    assert gateways == {(): pytest.approx(expected, abs=HALF_A_POINT)}
 
 
 def test_each_tenants_hit_rate_is_that_of_its_responses(window: Window) -> None:
@@ -106,9 +110,9 @@ def test_the_tiers_sum_to_the_hit_rate_and_each_of_them_had_something(window: Wi
 
 def test_counters_are_exactly_the_sums_of_the_responses_since_the_start(observed: Observed, window: Window) -> None:
     prompt, cached = observed.traffic.totals()
-    for process in ("radixgate", "radixgate_gateway"):
-        assert window.shown(f"sum ({process}_prompt_tokens_total)") == {(): prompt}
-        assert window.shown(f"sum ({process}_cached_tokens_total)") == {(): cached}
+    for process in PROCESSES:
+        assert window.shown(f"sum ({process}_prompt_tokens_total)", process) == {(): prompt}
+        assert window.shown(f"sum ({process}_cached_tokens_total)", process) == {(): cached}
 
 
 def test_the_recorded_hit_rates_are_those_of_the_counters_over_five_minutes(window: Window) -> None:

@@ -7,7 +7,8 @@ import promql_parser
 import pytest
 import yaml
 
-from metrics.catalogue import by_series
+from metrics.bounds import Bounds
+from metrics.catalogue import by_series, catalogue
 from tests.deploy.monitors import HOW_TO_GET
 from tests.deploy.rules import (
     Rule,
@@ -106,6 +107,13 @@ def test_an_alert_says_how_grave_it_is_what_it_found_and_only_labels_that_it_has
 
 def test_alerts_have_names_of_their_own() -> None:
     assert len(set(names(alerts()))) == len(alerts())
+
+
+@pytest.mark.parametrize("process", ["worker", "gateway"])
+def test_what_a_process_can_show_at_most_is_below_the_alert_about_it(process: str) -> None:
+    limit = next(rule.expr for rule in shipped() if rule.name == "radixgate:series_limit:count")
+    most = Bounds().most_samples(family for family in catalogue() if family.process == process)
+    assert most < 0.8 * float(limit.removeprefix("vector(").removesuffix(")"))
 
 
 def test_scaled_rules_wait_less_and_are_else_the_same() -> None:
