@@ -1,12 +1,14 @@
 """What requests cost."""
 
+from typing import Any
+
 import pytest
 
 from gateway.quota.accounts import Account
 from gateway.quota.costs import TokenCosts
 
 
-def account(**values: int) -> Account:
+def account(**values: Any) -> Account:
     return Account("model", "", admitted=True, **values)
 
 
