@@ -145,3 +145,9 @@ def test_radixgate_commands_are_found_wherever_they_stand() -> None:
 )
 def test_output_agrees_but_for_ellipses_times_and_columns(expected: str, output: str, agree: bool) -> None:
     assert matches(expected, output) is agree
+
+
+def test_nothing_is_installed_where_the_tests_run() -> None:
+    installs = re.compile(r"\b(?:pip|apt|apt-get|npm|make) (?:\S+ )*install\b")
+    run = [block for block in BLOCKS if block.kind in RUN and block.not_run is None]
+    assert [block.where for block in run if installs.search(block.text)] == []
