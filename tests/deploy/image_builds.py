@@ -87,7 +87,7 @@ class Buildah:
 
     def build(self, dockerfile: str, tag: str, arguments: Mapping[str, str]) -> None:
         secrets = self._folder / "secrets"
-        secrets.mkdir(exist_ok=True)
+        secrets.mkdir(parents=True, exist_ok=True)
         (secrets / "pip.conf").write_text(pip_settings(), "utf-8")
         (secrets / "apt.conf").write_text(apt_settings(), "utf-8")
         given = [f"--build-arg={name}={value}" for name, value in {"PYTHON_IMAGE": BASE, **arguments}.items()]
