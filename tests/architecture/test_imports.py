@@ -57,7 +57,7 @@ def test_transport_is_a_leaf() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["cli", "gateway", "worker", "hicache", "metrics", "transport", "radixgate.v1.inference_pb2"]
+    "package", ["cli", "gateway", "worker", "hicache", "metrics", "tracing", "transport", "radixgate.v1.inference_pb2"]
 )
 def test_packages_import_from_any_folder(package: str, tmp_path: Path) -> None:
     program = f"import {package}; print({package}.__file__)"

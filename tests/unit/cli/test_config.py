@@ -86,7 +86,7 @@ def test_an_unknown_setting_is_named_with_its_path_and_the_nearest_one() -> None
 
 def test_an_unknown_section_lists_what_there_is() -> None:
     message = faults_of("zzz.a=1")["zzz"]
-    assert message == "there is no such setting; the top level has gateway, worker, redis, log"
+    assert message == "there is no such setting; the top level has gateway, worker, redis, log, tracing"
 
 
 @pytest.mark.parametrize(
