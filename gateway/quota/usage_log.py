@@ -107,9 +107,18 @@ class UsageLog:
                 for _ in range(min(written, len(self._waiting))):
                     self._waiting.popleft()
                 if written < len(lines):
-                    self._changed.wait(self._retry_s)
+                    self._wait_for_room()
         if self._path != STDOUT and self._file >= 0:
             os.close(self._file)
+
+    def _wait_for_room(self) -> None:
+        """Wait until the next try. Lines that come meanwhile hasten nothing: each would have all be encoded again."""
+        retry_at, is_closing = time.monotonic() + self._retry_s, self._closes_by is not None
+        while not self._reopen and is_closing == (self._closes_by is not None):
+            left_s = retry_at - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)
 
     def _next(self) -> list[Line] | None:
         """Wait for lines and return some, which stay in line until they are written; None for the end."""
@@ -126,7 +135,7 @@ class UsageLog:
         ends: list[int] = []
         content = bytearray(b"\n" if self._cut else b"")
         for line in lines:
-            content += json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            content += _encoded(line)
             ends.append(len(content))
         done = 0
         try:
@@ -159,7 +168,11 @@ class UsageLog:
     def _open(self) -> int:
         if self._path == STDOUT:
             return 1
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        # Not to wait for a reader, where it is a FIFO that has none: that fails.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        opened = os.open(self._path, flags, 0o640)
+        os.set_blocking(opened, True)
+        return opened
 
     def _failed(self, error: OSError) -> None:
         if not self._failing:
@@ -172,6 +185,11 @@ class UsageLog:
         if self._failing:
             self._failing = False
             _log.info("usage log is written again", path=self._path)
+
+
+def _encoded(line: Line) -> bytes:
+    # Whatever is no Unicode becomes "?": one odd name must not cost all lines that follow.
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
 
 
 def _is_same(path: str, file: int) -> bool:

@@ -186,6 +186,51 @@ def test_a_file_that_cannot_be_opened_is_named_with_its_setting(tmp_path: Path) 
         log.start()
 
 
+def test_a_fifo_that_nobody_reads_is_refused_at_once_and_one_that_is_read_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "usage.fifo"
+    os.mkfifo(path)
+    refusals: list[str] = []
+
+    def start() -> None:
+        try:
+            UsageLog(str(path), Lost()).start()
+        except OSError as error:
+            refusals.append(str(error))
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(DEADLINE_S)
+    assert f"gateway.usage_log: cannot open {path}" in "".join(refusals)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open_log(path) as read:
+        write(read, 1)
+        wait_until(lambda: read.num_waiting() == 0)
+    assert json.loads(os.read(reader, 1_000))["number"] == 1
+    os.close(reader)
+
+
+def test_lines_that_come_while_the_disk_is_full_hasten_no_try(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    path.symlink_to("/dev/full")
+    with open_log(path, retry_s=DEADLINE_S) as log:
+        write(log, *range(1_000))
+        began = time.thread_time(), time.process_time()
+        for _ in range(200):
+            write(log, 1)
+            time.sleep(0.001)  # lets the writing thread in
+        others = time.process_time() - began[1] - (time.thread_time() - began[0])
+        assert others < 0.1  # encoding a thousand lines two hundred times takes most of a second
+        path.unlink()
+
+
+def test_what_is_no_unicode_costs_no_other_line(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    with open_log(path) as log:
+        log.write({"number": 1, "request_id": "half of a \ud83d"})
+        write(log, 2)
+    assert numbers(path) == [1, 2]
+
+
 def test_a_dash_is_standard_output() -> None:
     script = (
         "from gateway.observer import NullObserver; from gateway.quota.usage_log import UsageLog\n"
