@@ -2,15 +2,18 @@
 
     GET /metrics      the registry
     GET /livez, ...   200 "ok", or 503 with a line that says why not
-    anything else     404
+    another path      404
+    another method    405; HEAD is GET without a body
 
-Each connection has a thread of its own, so that whoever reads slowly keeps nobody else from an answer.
+Each connection has a thread of its own, so that whoever reads slowly keeps nobody else from an answer. There are so
+many at most, of which the oldest gives way: nobody needs a credential to connect, and all of it is the process's.
 """
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import ThreadingMixIn
-from threading import Thread
+from contextlib import suppress
+from socketserver import TCPServer, ThreadingMixIn
+from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 Check = Callable[[], str | None]
 """Returns why not, in a line, or None if all is well. Called from any thread."""
 
+MAX_CONNECTIONS: Final = 256
 _PATIENCE_S: Final = 30.0  # with a client that sends or takes nothing
+_METHODS: Final = ("GET", "HEAD")
 
 
 class MetricsServer:
@@ -74,17 +79,25 @@ class MetricsServer:
 
 def _routes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> "WSGIApplication":
     metrics = make_wsgi_app(registry)
+    # One at a time: each competes with whatever the process does for the interpreter.
+    writing = Lock()
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path != "/metrics" and path not in checks:
+            return _text(start_response, "404 Not Found", f"there is {', '.join(['/metrics', *checks])}")
+        if environ["REQUEST_METHOD"] not in _METHODS:
+            return _text(start_response, "405 Method Not Allowed", "use GET", ("Allow", ", ".join(_METHODS)))
+        if path == "/metrics":
+            with writing:
+                written: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            return written
+        reason = _why_not(checks[path])
+        return _text(start_response, "200 OK" if reason is None else "503 Service Unavailable", reason or "ok")
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, start_response)
-            return answer
-        check = checks.get(path)
-        if check is None:
-            return _text(start_response, "404 Not Found", f"there is {', '.join(['/metrics', *checks])}")
-        reason = _why_not(check)
-        return _text(start_response, "200 OK" if reason is None else "503 Service Unavailable", reason or "ok")
+        body = answer(environ, start_response)
+        return () if environ["REQUEST_METHOD"] == "HEAD" else body
 
     return app
 
@@ -96,9 +109,10 @@ def _why_not(check: Check) -> str | None:
         return f"the check failed: {type(error).__name__}"
 
 
-def _text(start_response: "StartResponse", status: str, line: str) -> Iterable[bytes]:
+def _text(start_response: "StartResponse", status: str, line: str, *headers: tuple[str, str]) -> Iterable[bytes]:
     body = f"{line}\n".encode()
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+    told = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *headers]
+    start_response(status, told)
     return [body]
 
 
@@ -122,5 +136,36 @@ class _Server(ThreadingMixIn, WSGIServer):
         server: _Server = of_family(address[:2], _Handler)
         return server
 
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._connections: dict[socket.socket, None] = {}  # the oldest first
+        self._connecting = Lock()
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Listen without asking DNS for this machine's name, which may take half a minute, and which nobody reads."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._connecting:
+            self._connections[request] = None
+            oldest = next(iter(self._connections)) if len(self._connections) > MAX_CONNECTIONS else None
+            if oldest is not None:
+                del self._connections[oldest]
+                _hang_up(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._connecting:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that went wrong is its client's business."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End whatever its thread waits for; that closes it."""
+    with suppress(OSError):  # the client has gone already
+        connection.shutdown(socket.SHUT_RDWR)

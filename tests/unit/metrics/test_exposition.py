@@ -1,13 +1,15 @@
 import socket
 import threading
+from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics.exposition import MetricsServer
+from metrics.exposition import MAX_CONNECTIONS, MetricsServer
 from tests.probes import probe
 
 
@@ -65,6 +67,30 @@ def test_checks_answer_beside_the_metrics_and_nothing_else_does() -> None:
         assert probe(server.url, "/readyz") == (200, "ok\n")
 
 
+def test_probes_and_scrapes_are_gets_or_heads_and_heads_bring_no_body() -> None:
+    with MetricsServer.start(registry_with_a_gauge(), "127.0.0.1:0", {"/livez": lambda: None}) as server:
+        for path in ("/metrics", "/livez"):
+            assert said(server, f"POST {path}").startswith(b"HTTP/1.0 405 ")
+            status_line, _, rest = said(server, f"HEAD {path}").partition(b"\r\n")
+            assert status_line == b"HTTP/1.0 200 OK"
+            assert rest.endswith(b"\r\n\r\n")
+
+
+def said(server: MetricsServer, line: str) -> bytes:
+    with socket.create_connection((server.host, server.port), timeout=5) as client, client.makefile("rb") as answer:
+        client.sendall(f"{line} HTTP/1.0\r\n\r\n".encode())
+        return answer.read()
+
+
+def test_starting_asks_for_no_name_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(name: str = "") -> str:
+        raise AssertionError("DNS may not answer for half a minute")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    with MetricsServer.start(registry_with_a_gauge(), "0.0.0.0:0", {"/livez": lambda: None}) as server:
+        assert probe(f"http://127.0.0.1:{server.port}/metrics", "/livez") == (200, "ok\n")
+
+
 def test_a_check_that_fails_was_not_passed() -> None:
     def broken() -> str | None:
         raise ZeroDivisionError("a secret")
@@ -84,3 +110,43 @@ def test_scrapers_that_say_nothing_and_take_nothing_keep_nobody_waiting() -> Non
             if number < 4:
                 slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert probe(server.url, "/livez") == (200, "ok\n")
+
+
+def test_connections_are_bounded_and_the_oldest_give_way() -> None:
+    before = threading.active_count()
+    with (
+        MetricsServer.start(registry_with_a_gauge(), "127.0.0.1:0", {"/livez": lambda: None}) as server,
+        ExitStack() as stack,
+    ):
+        connect = partial(socket.create_connection, ("127.0.0.1", server.port), timeout=5)
+        idle = [stack.enter_context(connect()) for _ in range(MAX_CONNECTIONS + 40)]
+        assert probe(server.url, "/livez") == (200, "ok\n")
+        assert [client.recv(1) for client in idle[:41]] == [b""] * 41
+        assert threading.active_count() - before <= MAX_CONNECTIONS + 2
+        idle[-1].sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.0 200 ")
+
+
+def test_one_scrape_at_a_time_is_written_and_checks_do_not_wait_for_it() -> None:
+    begun, may_go_on, at_once = threading.Event(), threading.Event(), Counter[str]()
+
+    def look() -> float:
+        at_once["now"] += 1
+        at_once["most"] = max(at_once["most"], at_once["now"])
+        begun.set()
+        may_go_on.wait(20)
+        at_once["now"] -= 1
+        return 1.0
+
+    registry = CollectorRegistry()
+    Gauge("slow", "Slow", registry=registry).set_function(look)
+    with MetricsServer.start(registry, "127.0.0.1:0", {"/livez": lambda: None}) as server:
+        scrapers = [threading.Thread(target=probe, args=(server.url, "/metrics")) for _ in range(4)]
+        for scraper in scrapers:
+            scraper.start()
+        assert begun.wait(20)
+        assert probe(server.url, "/livez") == (200, "ok\n")
+        may_go_on.set()
+        for scraper in scrapers:
+            scraper.join(20)
+    assert at_once["most"] == 1
