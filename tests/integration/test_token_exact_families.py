@@ -27,7 +27,7 @@ from worker.model.rotary import pin_rotary
 from worker.model.sources import HuggingFaceFolder
 
 torch.set_num_threads(1)
-NUM_NEW = 16
+NUM_NEW = 8
 CONTEXT = 256
 NATIVE = [name for name, (model_type, _) in FAMILIES.items() if model_type in plain_decoder.FAMILIES]
 WAYS = [*((name, "transformers") for name in FAMILIES), *((name, "native") for name in NATIVE)]
@@ -64,7 +64,7 @@ def load(name: str, forward: str, folder: Path) -> LoadedModel:
 def test_answers_are_exact_cold_warm_and_shared(tmp_path: Path, name: str, forward: str, page_size: int) -> None:
     model = load(name, forward, tmp_path)
     assert isinstance(model.model, NativeModel) == (forward == "native")
-    bench = Bench(model, num_slots=1_024, page_size=page_size, max_running=4, max_chunk_tokens=7, max_step_tokens=16)
+    bench = Bench(model, num_slots=1_024, page_size=page_size, max_running=5, max_chunk_tokens=7, max_step_tokens=16)
     namespaces = own_namespaces(len(prompts()))
     cold = bench.answers(prompts(), namespaces, num_new=NUM_NEW)
     warm = bench.answers(prompts(), namespaces, num_new=NUM_NEW)
