@@ -101,10 +101,13 @@ ODD = {
     "yes": True,
     "no": False,
     "text": 'quotes " and \\ and <tags> & ünïcode',
+    "control": "tab\t line\n separator\u2028",
+    "beyond whole numbers": 1e300,
     "digits": "0123",
     "list": [1, 2.5, "three"],
     "tables": [{"a": 1}, {"b": "two"}],
     "a.dotted key": 1,
+    'a "key"\n': 1,
     "empty": {},
     "section": {"deep": {"deeper": 1}, "with space": {"x": "y"}},
 }
@@ -118,6 +121,45 @@ def test_any_value_survives_the_way_to_toml(helm: str) -> None:
     odd = config_of(objects, gateway)["gateway"]["odd"]
     assert odd == ODD
     assert [type(value) for value in odd.values()] == [type(ODD[key]) for key in odd]
+
+
+def test_what_neither_toml_nor_yaml_takes_as_it_is_survives_as_well() -> None:
+    """Helm 3 refuses such values by itself."""
+    odd = {"delete\x7f": "delete\x7f next\x85 mark\ufeff end\x9f"}
+    objects = render("helm4", values=json.dumps({"gateway": {"config": {"gateway": {"odd": odd}}}}))
+    [gateway] = workloads(objects, "gateway")
+    assert config_of(objects, gateway)["gateway"]["odd"] == odd
+
+
+def test_workers_take_pools_and_adapters_of_no_size(tmp_path: Path) -> None:
+    objects = render(
+        "helm4", sets=("workers.a.memory.adapters=0", "workers.a.memory.hostPool=0", "workers.a.replicas=0")
+    )
+    for workload in workloads(objects, "gateway", "worker"):
+        config = checked(objects, workload, tmp_path)
+        assert not config.gateway.workers or component(workload) == "worker"
+
+
+def test_what_a_pool_says_comes_before_the_defaults_even_nothing() -> None:
+    """Zero, false and an empty list are values, too."""
+    of_all = {"tolerations": [{"key": "gpu"}], "memory": {"hostPool": "2Gi"}, "preStopSeconds": 5, "gpu": {"count": 1}}
+    own = {"tolerations": [], "memory": {"hostPool": 0}, "preStopSeconds": 0, "gpu": {"count": 0}}
+    objects = render("helm4", values=json.dumps({"workerDefaults": of_all, "workers": {"a": own, "b": {}}}))
+    one, other = workloads(objects, "worker")
+    spec = one["spec"]["template"]["spec"]
+    assert not {"tolerations"} & spec.keys()
+    assert "lifecycle" not in spec["containers"][0]
+    assert config_of(objects, one)["worker"]["cache"]["host_bytes"] == 0
+    assert config_of(objects, one)["worker"]["model"]["device"] == "cpu"
+    assert config_of(objects, other)["worker"]["cache"]["host_bytes"] == 2 << 30
+
+
+def test_tracing_is_told_what_the_values_say(tmp_path: Path) -> None:
+    sets = ('tracing.endpoint="http://[2001:db8::1]:4319"', "tracing.sampleRatio=0.5", "tracing.askedPerMinute=3")
+    objects = render("helm4", sets=sets)
+    for workload in workloads(objects, "gateway", "worker"):
+        tracing = checked(objects, workload, tmp_path).tracing
+        assert (tracing.endpoint, tracing.sample_ratio, tracing.asked_per_minute) == (sets[0][18:-1], 0.5, 3)
 
 
 def test_an_ipv6_cluster_binds_all_addresses() -> None:

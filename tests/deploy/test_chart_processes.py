@@ -112,6 +112,20 @@ def test_the_server_of_tenants_keeps_what_it_has_and_asks_for_the_password(deplo
         assert settings["appendonly"] == "yes"
 
 
+def test_a_password_of_ones_own_may_have_quotes_and_backslashes(tmp_path: Path) -> None:
+    host, password = own_address().rpartition(".")[0] + ".253", "a\"b\\c $d 'e"
+    objects = render("helm4", "cpu-demo", sets=('redis.existingSecret="own"',))
+    [workload] = workloads(objects, "redis")
+    replaced = {"bind * -::*": f"bind {host}", "-h 127.0.0.1": f"-h {host}"}
+    extra = {"own": {"password": password.encode()}}
+    server = pod_on_disk(objects, workload["spec"]["template"], tmp_path / "redis", replaced, extra)
+    with server.running() as process:
+        wait_until(lambda: server.probe("startupProbe", host) or process.poll() is not None, timeout_s=60, what="redis")
+        assert process.poll() is None, server.said
+        with redis.Redis(host=host, password=password) as client:
+            assert client.ping()
+
+
 def test_no_password_shows_in_the_list_of_processes(deployment: Deployment) -> None:
     folder = deployment.gateway.folder / "run/radixgate"
     secrets = [path.read_text() for path in folder.glob("*/*")]

@@ -20,6 +20,7 @@ from tests.deploy.chart import (
     config_text,
     container_of,
     matches,
+    merged,
     name_of,
     of_kind,
     pods,
@@ -91,6 +92,30 @@ REFUSED = {
         ["monitoring.rules.enabled=true", 'monitoring.rules.settings={"radixgate:nothing": "vector(1)"}'],
         ["radixgate:nothing is no setting"],
     ),
+    "an address in IPv6 without brackets": (['bindHost="::"'], ["bindHost"]),
+    "a collector without a port": (['tracing.endpoint="http://collector"'], ["tracing", "endpoint"]),
+    "a default that is taken away": (["gateway.drainSeconds=null"], ["gateway", "drainSeconds"]),
+    "a default of pools that is taken away": (["workerDefaults.memory.shm=null"], ["workerDefaults", "shm"]),
+    "whose peers are taken away": (["networkPolicy.monitoring=null"], ["networkPolicy", "monitoring"]),
+    "a label that is none": (['commonLabels={"team": "a b"}'], ["commonLabels", "team"]),
+    "a runbook with a quote": (['monitoring.rules.runbookBase="https://x/\\"y"'], ["runbookBase"]),
+    "fewer gateways at most than at least": (
+        ["gateway.autoscaling.enabled=true", "gateway.autoscaling.minReplicas=9"],
+        ["gateway.autoscaling.maxReplicas is 8", "minReplicas, 9"],
+    ),
+    "one port for two": (["gateway.service.grpcPort=8000"], ["grpcPort", "httpPort", "8000"]),
+    "one key for two secrets": (['secrets.adminTokenKey="x"', 'secrets.extraKeySecretKey="x"'], ["adminTokenKey"]),
+    "a volume that is too small for Redis": (['redis.maxMemory="3Gi"'], ["redis.persistence.size is 4Gi", "3Gi"]),
+    "a Redis without a limit": (["redis.maxMemory=0"], ["redis.maxMemory is 0"]),
+    "a request beyond the limit": (
+        ['workers.a.resources.requests.memory="80Gi"'],
+        ["workers.a.resources.requests.memory is 80Gi", "limit"],
+    ),
+    "no room for KV": (["workers.a.memory.devicePool=0"], ["workers.a.memory.devicePool is 0"]),
+    "a list with nothing in it": (
+        ["gateway.config.gateway.http.cors_origins=[null]"],
+        ["null in it"],
+    ),
     "client certificates and a test without one": (
         [
             "tls.clients.enabled=true",
@@ -114,7 +139,7 @@ def test_values_that_cannot_work_are_refused_by_name(helm: str, case: str) -> No
 
 def test_the_schema_is_strict_wherever_values_are_the_charts_own() -> None:
     """Whatever has named properties refuses others, except objects that are Kubernetes'."""
-    passed_on = {("definitions", "amounts"), ("definitions", "envVars", "items")}
+    passed_on = {("definitions", "amounts"), ("definitions", "envVars", "items"), ("workerDefaults", "allOf")}
     open_ones = []
 
     def walk(schema: Any, path: tuple[str, ...]) -> None:
@@ -135,14 +160,26 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def resolved(of: dict[str, Any]) -> dict[str, Any]:
-        return schema["definitions"][of["$ref"].rpartition("/")[2]] if "$ref" in of else of
+        if "$ref" in of:
+            beside = {key: value for key, value in of.items() if key != "$ref"}
+            return merged(resolved(schema["definitions"][of["$ref"].rpartition("/")[2]]), beside)
+        if of.keys() <= {"allOf", "description"}:  # an object that is partial elsewhere, and what is required here
+            partial, whole = of["allOf"]
+            return merged(resolved(partial), whole)
+        return of
 
     def compare(values: Any, of: dict[str, Any], path: str) -> None:
         of = resolved(of)
         if of.get("additionalProperties") is False:
-            assert set(values) == set(of["properties"]) - ({"global"} if not path else set()), path
+            known = set(of["properties"]) - ({"global"} if not path else set())
+            assert set(values) == known, path
+            if not path.endswith(passed_on):
+                # null in a file of values takes a default away: what templates count on must be there.
+                assert set(of.get("required", [])) == known, path
             for key, value in values.items():
                 compare(value, of["properties"][key], f"{path}.{key}")
+
+    passed_on = (".resources", ".config", ".issuerRef")
 
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     for passed_through in (values["gateway"], values["workerDefaults"]):

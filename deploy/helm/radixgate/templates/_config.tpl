@@ -16,7 +16,7 @@
   "gateway.tls.key_file" "tls.clients"
   "gateway.tls.client_ca_file" "tls.clients.clientCaSecretName"
   "gateway.worker_link.tls" "tls.workers"
-  "tracing" "tracing.endpoint, tracing.sampleRatio"
+  "tracing" "tracing"
   "worker" "it is of workers"
 )) -}}
 {{- $bind := .Values.bindHost -}}
@@ -68,7 +68,7 @@
   "worker.lora.adapters" "adapters"
   "worker.lora.max_host_bytes" "memory.adapters"
   "worker.tls" "tls.workers"
-  "tracing" "tracing.endpoint, tracing.sampleRatio"
+  "tracing" "tracing"
   "gateway" "it is of gateways"
   "redis" "workers need none of it"
 -}}
@@ -90,7 +90,7 @@
   "metrics_listen" (printf "%s:9101" $bind)
   "model" $model
   "cache" $cache
-  "lora" (dict "max_host_bytes" (include "radixgate.bytes" $pool.memory.adapters | int64) "adapters" $pool.adapters)
+  "lora" (dict "max_host_bytes" (include "radixgate.bytes" $pool.memory.adapters | int64 | max 1) "adapters" $pool.adapters)
 -}}
 {{- if $root.Values.tls.workers.enabled -}}
 {{- $_ := set $worker "tls" (dict
@@ -128,7 +128,7 @@ max_bytes: {{ div (mul (include "radixgate.bytes" $root.Values.pageStore.maxMemo
 {{- $tree := mustMergeOverwrite (deepCopy .own) (deepCopy .config) -}}
 {{- with .root.Values.tracing -}}
 {{- if .endpoint -}}
-{{- $_ := set $tree "tracing" (dict "endpoint" .endpoint "sample_ratio" .sampleRatio) -}}
+{{- $_ := set $tree "tracing" (dict "endpoint" .endpoint "sample_ratio" .sampleRatio "asked_per_minute" (int .askedPerMinute)) -}}
 {{- end -}}
 {{- end -}}
 {{- include "radixgate.toml" (dict "path" list "tree" $tree) | trim -}}

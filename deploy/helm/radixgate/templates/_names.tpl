@@ -40,7 +40,7 @@ their ordinal in host names of 63.
 {{- define "radixgate.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -51,18 +51,22 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/part-of: radixgate
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- with $root.Values.commonLabels }}
+{{- include "radixgate.ownLabels" . }}
+{{- end -}}
+
+{{/* The same list, and labels as a third element: both these and commonLabels; no name is there twice. */}}
+{{- define "radixgate.ownLabels" -}}
+{{- $own := dict -}}
+{{- if gt (len .) 2 -}}{{- $own = index . 2 -}}{{- end -}}
+{{- with mustMerge (deepCopy $own) (index . 0).Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{/* Labels of pods: without version and chart, so that a new chart alone replaces no pod. */}}
 {{- define "radixgate.podLabels" -}}
-{{- $root := index . 0 -}}
 {{ include "radixgate.selector" . }}
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- include "radixgate.ownLabels" . }}
 {{- end -}}
 
 {{/* A dict of `image`, `tag`: the reference of an image. */}}

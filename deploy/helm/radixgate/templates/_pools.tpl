@@ -2,7 +2,7 @@
 {{- define "radixgate.pools" -}}
 {{- $pools := .Values.workers | default (dict "default" dict) -}}
 {{- range $name, $own := $pools }}
-{{ $name }}:
+{{ $name | quote }}:
 {{ mustMergeOverwrite (deepCopy $.Values.workerDefaults) (deepCopy $own) | toYaml | indent 2 }}
 {{- end }}
 {{- end -}}
@@ -17,8 +17,9 @@
 {{- $addresses := list -}}
 {{- $host := include "radixgate.host" (list . (include "radixgate.workersName" .)) -}}
 {{- range $name, $pool := include "radixgate.pools" . | fromYaml -}}
+{{- $poolName := include "radixgate.poolName" (list $ $name) -}}
 {{- range $ordinal := until (int $pool.replicas) -}}
-{{- $addresses = append $addresses (printf "%s-%d.%s:50061" (include "radixgate.poolName" (list $ $name)) $ordinal $host) -}}
+{{- $addresses = append $addresses (printf "%s-%d.%s:50061" $poolName $ordinal $host) -}}
 {{- end -}}
 {{- end -}}
 {{- concat $addresses .Values.gateway.extraWorkers | toJson -}}
@@ -50,6 +51,9 @@
 {{- fail (printf "workers.%s.resources.limits.memory is %v, and memory.* needs %s together (model, pools, adapters, shm, overhead): raise the limit or make a pool smaller" $name $limits.memory (include "radixgate.quantity" $needed)) -}}
 {{- end -}}
 {{- if not $requests.memory -}}{{- $_ := set $requests "memory" $limits.memory -}}{{- end -}}
+{{- if gt (include "radixgate.bytes" $requests.memory | int64) (include "radixgate.bytes" $limits.memory | int64) -}}
+{{- fail (printf "workers.%s.resources.requests.memory is %v, more than the limit, %v" $name $requests.memory $limits.memory) -}}
+{{- end -}}
 {{- if gt (int $pool.gpu.count) 0 -}}
 {{- $_ := set $requests $pool.gpu.resource (int $pool.gpu.count) -}}
 {{- $_ := set $limits $pool.gpu.resource (int $pool.gpu.count) -}}

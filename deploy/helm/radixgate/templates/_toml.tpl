@@ -22,14 +22,27 @@ count things refuse.
 {{- end -}}
 
 {{- define "radixgate.tomlKey" -}}
-{{- if regexMatch "^[A-Za-z0-9_-]+$" . -}}{{ . }}{{- else -}}{{ . | toRawJson }}{{- end -}}
+{{- if regexMatch "^[A-Za-z0-9_-]+$" . -}}{{ . }}{{- else -}}{{ include "radixgate.tomlText" . }}{{- end -}}
+{{- end -}}
+
+{{/* Text as JSON writes it, but for characters that neither TOML nor YAML takes as they are. */}}
+{{- define "radixgate.tomlText" -}}
+{{- $text := toRawJson . -}}
+{{- if regexMatch `[\x{7f}-\x{9f}\x{feff}]` $text -}}
+{{- range append (untilStep 127 160 1) 65279 -}}
+{{- $text = replace (printf "%c" .) (printf `\u%04x` .) $text -}}
+{{- end -}}
+{{- end -}}
+{{- $text -}}
 {{- end -}}
 
 {{- define "radixgate.tomlValue" -}}
 {{- if kindIs "string" . -}}
-{{- . | toRawJson -}}
+{{- include "radixgate.tomlText" . -}}
+{{- else if kindIs "invalid" . -}}
+{{- fail "a list in `config` has null in it: TOML knows no such value" -}}
 {{- else if kindIs "float64" . -}}
-{{- if eq . (floor .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- if and (eq . (floor .)) (lt . 9e15) (gt . -9e15) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- else if kindIs "slice" . -}}
 {{- $items := list -}}
 {{- range . -}}{{- $items = append $items (include "radixgate.tomlValue" .) -}}{{- end -}}

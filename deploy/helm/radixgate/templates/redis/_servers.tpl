@@ -33,6 +33,15 @@ appendonly no
 {{- end }}
 {{- end -}}
 
+{{/* How a server is started. In quotes of its configuration, a password may have quotes and backslashes. */}}
+{{- define "radixgate.serverStart" -}}
+set -eu
+umask 077
+password=$(sed 's/["\\]/\\&/g' /run/radixgate/redis/password)
+{ cat /etc/radixgate/valkey.conf; printf 'requirepass "%s"\n' "$password"; } > /tmp/valkey.conf
+exec valkey-server /tmp/valkey.conf
+{{- end -}}
+
 {{/* A server: memory of its container. Rewriting the append-only file copies what is written meanwhile. */}}
 {{- define "radixgate.serverMemory" -}}
 {{- $bytes := include "radixgate.bytes" .maxMemory | int64 -}}
