@@ -34,6 +34,9 @@ class Window:
         self._at = {process: self._last_scrape(process) for process in PROCESSES}
         self._milliseconds = {each: round((self._at[each] - began[each]) * 1000) + 1 for each in PROCESSES}
 
+    def has_responses(self, tenant: str) -> bool:
+        return self._totals(tenant) != self._before[tenant]
+
     def of_responses(self, tenant: str = "") -> float:
         """Return cached / prompt tokens of all responses in the window."""
         prompt, cached = (now - then for now, then in zip(self._totals(tenant), self._before[tenant], strict=True))
@@ -85,8 +88,11 @@ def test_the_hit_rate_is_that_of_the_responses_as_workers_and_as_gateways_count(
 
 
 def test_each_tenants_hit_rate_is_that_of_its_responses(window: Window) -> None:
+    """Of those that had any: the limited one may have had its share before."""
     shown = window.shown(hit_rate("by (tenant)"))
-    assert shown == {(tenant,): pytest.approx(window.of_responses(tenant), abs=HALF_A_POINT) for tenant in TENANTS}
+    asked = [tenant for tenant in TENANTS if window.has_responses(tenant)]
+    assert len(asked) > 1
+    assert shown == {(tenant,): pytest.approx(window.of_responses(tenant), abs=HALF_A_POINT) for tenant in asked}
 
 
 @pytest.mark.parametrize("label", ["tenant", "adapter", "worker"])

@@ -3,12 +3,12 @@
 import json
 import random
 import threading
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 
 import grpc
 
@@ -65,7 +65,8 @@ class Traffic:
     @contextmanager
     def flowing(self) -> Iterator[None]:
         """Send requests while the block lasts; fail at its end for what failed."""
-        threads = [threading.Thread(target=self._send, args=(number,), daemon=True) for number in range(3)]
+        model = _model(self.stack)
+        threads = [threading.Thread(target=self._send, args=(number, model), daemon=True) for number in range(3)]
         self._running.set()
         for thread in threads:
             thread.start()
@@ -84,10 +85,10 @@ class Traffic:
             mine = [each for each in self.used if all(getattr(each, name) == value for name, value in labels.items())]
         return sum(each.prompt_tokens for each in mine), sum(each.cached_tokens for each in mine)
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: int, model: str) -> None:
         chance = random.Random(number)
         clients = {tenant: Client(self.stack.grpc, key) for tenant, key in self.stack.keys.items()}
-        kinds = self._kinds(clients, _model(self.stack), chance)
+        kinds = self._kinds(clients, model, chance)
         try:
             while not self._ended.wait(_PAUSE_S):
                 self._running.wait()
@@ -113,7 +114,7 @@ class Traffic:
                 self.refused += code in REFUSALS
             if code not in REFUSALS and not self.forgiving:
                 self.faults.append(f"{code}: {error.details()}")
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, HTTPException) as error:
             if not self.forgiving:
                 self.faults.append(repr(error))
         else:
@@ -171,7 +172,7 @@ def _over_http(stack: Stack, model: str, tenant: str, system: str, question: str
 
 def _model(stack: Stack) -> str:
     """Return the name of the base model."""
-    headers = {"authorization": f"Bearer {stack.keys[LIMITED]}"}
+    headers = {"authorization": f"Bearer {stack.keys['demo-a']}"}
     asked = urllib.request.Request(f"http://{stack.http}/v1/models", headers=headers)
     with urllib.request.urlopen(asked, timeout=60) as response:
         models = json.load(response)["data"]
