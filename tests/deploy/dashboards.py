@@ -15,15 +15,8 @@ from tests.tools import INSTALLED, require_path, require_tool
 
 _HOW_TO_GET = "make tools"
 
-# What a variable stands for when "All" is chosen; and the windows that Grafana fills in.
-_FILLED_IN = {
-    "$__rate_interval": "1m",
-    "$__range": "1h",
-    "$namespace": ".*",
-    "$worker": ".*",
-    "$tenant": ".*",
-    "$adapter": ".*",
-}
+# What variables stand for when "All" is chosen.
+_EVERYTHING = {f"${name}": ".*" for name in ("namespace", "worker", "tenant", "adapter")}
 VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
@@ -47,8 +40,12 @@ class Target:
     @property
     def filled_in(self) -> str:
         """The expression as Prometheus gets it."""
+        return self.with_windows({"$__rate_interval": "1m", "$__range": "1h"})
+
+    def with_windows(self, windows: Mapping[str, str]) -> str:
+        """Return the expression with everything chosen, and with these windows."""
         expr = self.expr
-        for variable, value in _FILLED_IN.items():
+        for variable, value in {**windows, **_EVERYTHING}.items():
             expr = expr.replace(variable, value)
         return expr
 
