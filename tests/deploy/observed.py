@@ -33,7 +33,7 @@ SMALL_TIERS = (
     "worker.cache.low_watermark=0.3",
     "worker.cache.high_watermark=0.5",
     "worker.cache.storage.page_size=16",
-    f"gateway.policies.tenants.{LIMITED}.requests_per_minute=20",
+    f"gateway.policies.tenants.{LIMITED}.requests_per_minute=3",
     "gateway.policies.tenants.demo-b.max_concurrent_requests=1",
     "gateway.policies.tenants.demo-b.max_queued_requests=8",
 )
