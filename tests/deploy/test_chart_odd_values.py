@@ -164,7 +164,7 @@ def test_the_test_asks_for_a_model_that_runs() -> None:
 def test_images_come_from_where_the_values_say_with_their_secrets() -> None:
     digest = "sha256:" + "0" * 64
     image = {"repository": "registry.example:5000/radixgate", "digest": digest, "pullPolicy": "Always"}
-    values = {
+    values: dict[str, Any] = {
         "imagePullSecrets": [{"name": "registry"}],
         **{key: {"image": image} for key in ("gateway", "workerDefaults", "redis", "pageStore")},
     }
@@ -177,7 +177,7 @@ def test_images_come_from_where_the_values_say_with_their_secrets() -> None:
 
 def test_variables_and_volumes_of_ones_own_join_those_of_the_chart() -> None:
     secret = {"name": "OTEL_EXPORTER_OTLP_HEADERS", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
-    own = {
+    own: dict[str, Any] = {
         "extraEnv": [secret],
         "extraVolumes": [{"name": "own", "emptyDir": {}}],
         "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
