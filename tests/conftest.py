@@ -23,7 +23,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Processes and sockets want the machine to themselves: `e2e` implies `alone`."""
+    """Processes and sockets want the machine to themselves: `e2e` and `live` imply `alone`."""
     for item in items:
-        if item.get_closest_marker("e2e"):
+        if item.get_closest_marker("e2e") or item.get_closest_marker("live"):
             item.add_marker(pytest.mark.alone)

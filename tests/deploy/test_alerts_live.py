@@ -19,7 +19,7 @@ from tests.deploy.rules import rule_files, scaled
 from tests.processes import wait_until
 from tests.tools import REPOSITORY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.model, pytest.mark.timeout(400)]
 
 FACTOR = 30
 NOTICED_S = 150.0

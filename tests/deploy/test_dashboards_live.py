@@ -13,7 +13,7 @@ from tests.deploy.dashboards import Target, dashboards, panels_of, renderer, tar
 from tests.deploy.observed import Observed
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 # Queries that only what happens rarely answers: (title of the panel, name of the series, or "" for all of the panel).
 RARE = {

@@ -7,7 +7,7 @@ import pytest
 from tests.deploy.observed import Observed
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.model, pytest.mark.timeout(400)]
 
 HALF_A_POINT = 0.005
 # By what the names of their metrics begin with: both count the same tokens.

@@ -11,7 +11,7 @@ from tests.docs.conftest import PLACEHOLDER, Session
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.transcript import commands_and_output, matches
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.model, pytest.mark.timeout(600)]
 
 RUN = ("sh", "console", "python")
 
