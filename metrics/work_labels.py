@@ -33,7 +33,8 @@ class WorkLabels:
         """Count work and return the labels of its tenant and its adapter ("" for none)."""
         now = self._clock()
         tenant_label = self._tenants.observe(tenant, weight, now=now)
-        if adapter and tenant_label == tenant:
+        # An adapter may be called "other": its series are those of all that share the label, and must not be forgotten.
+        if adapter != OTHER and adapter and tenant_label == tenant:
             adapter_label = self._adapters.observe(f"{tenant}{_SEPARATOR}{adapter}", weight, now=now)
             return tenant_label, adapter if adapter_label != OTHER else OTHER
         return tenant_label, OTHER if adapter else ""

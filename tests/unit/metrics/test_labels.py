@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.labels import OTHER, TopLabels, most_leaving
+from metrics.work_labels import WorkLabels
 
 
 def test_the_first_tenants_get_their_own_label_and_the_rest_share_other() -> None:
@@ -118,3 +119,14 @@ def test_the_busiest_of_ten_thousand_tenants_end_up_with_the_labels() -> None:
         name = chooser.choice(busy) if chooser.random() < 0.5 else f"light-{chooser.randrange(10_000)}"
         labels.observe(name, 10, now=step * 0.01)
     assert [labels.label(name) for name in busy] == busy
+
+
+def test_an_adapter_that_is_called_other_takes_no_place_and_the_series_that_it_shares_stay() -> None:
+    now, forgotten = [0.0], list[dict[str, str]]()
+    labels = WorkLabels(2, 1, lambda names: forgotten.append(dict(names)), lambda: now[0])
+    assert labels.observe("acme", "other", 1) == ("acme", "other")
+    assert labels.observe("acme", "sql", 100) == ("acme", "sql")
+    assert labels.observe("acme", "json", 1) == ("acme", "other")
+    now[0] = 2 * LINGER_S
+    labels.observe("acme", "sql", 1)
+    assert forgotten == []
