@@ -144,8 +144,8 @@ class WorkerLink:
             delivered = cached.device + cached.host + cached.storage
             error = expected.admitted(delivered)
             self._observer.hit_predicted(self.address, expected.tokens, delivered, error)
-        if output.index == 0:
-            expected.generated(output.token_ids)
+        if output.token_ids or output.WhichOneof("end") == "finish_reason":
+            expected.generated(output.index, output.token_ids)
 
     # ------------------------------------------------------------------------------------------------ connection
 

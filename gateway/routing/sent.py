@@ -29,27 +29,29 @@ class Expectation:
     _key: PrefixKey
     _names: list[bytes]
     _first_new: int  # of the names: where those begin that were not known before
-    _generated: list[int] = field(default_factory=list)
-    _admitted: bool = False
+    _generated: dict[int, list[int]] = field(default_factory=dict)  # by completion
 
     def admitted(self, cached_tokens: int) -> int:
         """Return by how many tokens the expectation was off: above 0 if less was cached, below if more was."""
-        self._admitted = True
         if cached_tokens < self.tokens:
             return self.tokens - cached_tokens
         return min(0, self.tokens + BLOCK_TOKENS - 1 - cached_tokens)
 
-    def generated(self, token_ids: Sequence[int]) -> None:
-        """The first completion has got further tokens."""
-        self._generated += token_ids
+    def generated(self, completion: int, token_ids: Sequence[int]) -> None:
+        """A completion has got further tokens, or has ended well without: all of the prompt is computed."""
+        self._generated.setdefault(completion, []).extend(token_ids)
 
     def ended(self) -> None:
-        """Remember the completion, with which the next turn of a chat begins; forget what never came to be computed."""
-        if not self._admitted:
+        """Remember the completions, with which next turns of a chat begin; forget what never came to be computed."""
+        if not self._generated:
+            # An admitted prompt is computed in chunks; how many there were is not told.
             self._known.withdraw(self._names[self._first_new :])
-        elif len(self._generated) > 1:
-            # The last token has been generated and not computed.
-            self._known.remember(_further_names(self._key, self._names, self._generated[:-1]))
+            return
+        self._known.remember(self._names)  # another request that had sent them first may have withdrawn them
+        for token_ids in self._generated.values():
+            if len(token_ids) > 1:
+                # The last token has been generated and not computed.
+                self._known.remember(_further_names(self._key, self._names, token_ids[:-1]))
 
 
 class SentPrefixes:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.fakes.fake_worker import FakeWorker
+from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import Stack, gateway, until
 
 PROMPT = [10 + i % 40 for i in range(200)]
@@ -52,6 +52,14 @@ async def test_nothing_is_expected_of_a_worker_that_came_back(stack: Stack, work
     await worker.start(address)
     await until(lambda: stack.app.serving.fleet.ready)
     assert await ask(stack) == (0, 0, 0)
+
+
+async def test_each_completion_of_a_request_is_expected_when_its_chat_goes_on(stack: Stack) -> None:
+    await ask(stack, n=2, max_new_tokens=65)
+    for index in range(2):
+        turn = [*PROMPT, *completion(PROMPT, 65, index)]
+        await stack.generate("acme", tokens={"token_ids": turn}, sampling={"max_new_tokens": 1})
+        assert stack.observer.hit_predictions[-1][1] == 256
 
 
 async def test_where_a_prompt_is_scored_nothing_is_expected(stack: Stack) -> None:

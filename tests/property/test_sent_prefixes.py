@@ -35,20 +35,24 @@ def test_where_nothing_is_evicted_the_cache_has_what_is_expected_and_less_than_a
             lease.commit(whole, now=now)
         assert expectation.tokens <= cached < expectation.tokens + BLOCK_TOKENS
         assert expectation.admitted(cached) == 0
-        expectation.generated(completion)
+        expectation.generated(0, completion)
         expectation.ended()
 
 
-@given(keys(), st.lists(TOKENS, min_size=1, max_size=3))
-def test_a_completion_is_remembered_as_if_it_had_been_sent(key: PrefixKey, news: list[list[int]]) -> None:
+@given(keys(), st.lists(st.tuples(st.integers(0, 2), TOKENS), min_size=1, max_size=5))
+def test_completions_are_remembered_as_if_they_had_been_sent(key: PrefixKey, news: list[tuple[int, list[int]]]) -> None:
     sent = SentPrefixes()
     expectation = sent.sent(key)
     expectation.admitted(0)
-    for token_ids in news:
-        expectation.generated(token_ids)
+    for completion, token_ids in news:
+        expectation.generated(completion, token_ids)
     expectation.ended()
-    conversation = key.extend([token_id for token_ids in news for token_id in token_ids][:-1])
-    assert sent.sent(conversation.extend([9])).tokens == len(block_names(conversation)) * BLOCK_TOKENS
+    for completion in {index for index, _ in news}:
+        own = [token_id for index, token_ids in news if index == completion for token_id in token_ids]
+        conversation = key.extend(own[:-1])
+        expected = sent.sent(conversation.extend([9]))
+        assert expected.tokens >= len(block_names(conversation)) * BLOCK_TOKENS
+        expected.ended()
 
 
 @given(st.lists(keys(), max_size=20), st.integers(1, 6))

@@ -13,6 +13,7 @@ def sent_before() -> SentPrefixes:
     sent = SentPrefixes()
     first = sent.sent(PROMPT)
     first.admitted(0)
+    first.generated(0, [1])
     first.ended()
     return sent
 
@@ -43,6 +44,33 @@ def test_a_request_that_was_never_admitted_leaves_no_expectation() -> None:
     sent = SentPrefixes()
     sent.sent(PROMPT).ended()
     assert sent.sent(PROMPT).tokens == 0
+
+
+def test_a_prompt_that_was_admitted_and_not_computed_to_its_end_leaves_no_expectation() -> None:
+    sent = SentPrefixes()
+    cancelled = sent.sent(PROMPT)
+    cancelled.admitted(0)
+    cancelled.ended()
+    assert sent.sent(PROMPT).tokens == 0
+
+
+def test_a_completion_of_no_tokens_says_that_its_prompt_was_computed() -> None:
+    sent = SentPrefixes()
+    empty = sent.sent(PROMPT)
+    empty.admitted(0)
+    empty.generated(0, [])
+    empty.ended()
+    assert sent.sent(PROMPT).tokens == EXPECTED
+
+
+def test_what_another_request_has_computed_outlives_the_cancellation_of_who_sent_it_first() -> None:
+    sent = SentPrefixes()
+    cancelled, other = sent.sent(PROMPT), sent.sent(PROMPT)
+    cancelled.ended()
+    other.admitted(0)
+    other.generated(0, [1])
+    other.ended()
+    assert sent.sent(PROMPT).tokens == EXPECTED
 
 
 def test_a_request_that_was_never_admitted_takes_away_nothing_that_others_brought() -> None:
