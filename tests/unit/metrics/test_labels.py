@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.labels import OTHER, TopLabels, most_leaving
+from metrics.labels import LINGER_S, OTHER, TopLabels, most_leaving
 from metrics.work_labels import WorkLabels
 
 
