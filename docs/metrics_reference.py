@@ -27,11 +27,12 @@ them are in [monitoring](monitoring.md) and [dashboards](dashboards.md).
 
 Beside them, on the same port:
 
-- `/livez`: 200, or 503 and why. Of a worker: its engine's thread has ended, or nothing has moved for longer than
-  `worker.stall_limit_s` while there is work. Of a gateway: its event loop does not answer within two seconds.
+- `/livez`: 200, or 503 and why. Its event loop does not answer within two seconds; of a worker also: its engine's
+  thread has ended, or nothing has moved for longer than `worker.stall_limit_s` while there is work.
 - `/readyz`: 200, or 503 and why: it starts or drains; of a gateway also: no worker is connected.
 
-Anything else is 404. A worker opens the port when its model is loaded. Who scrapes needs no credential: bind it to an
+Other paths are 404, other methods than GET and HEAD 405. Of more than 256 connections at a time the oldest is closed. A
+worker opens the port when its model is loaded. Who scrapes needs no credential: bind it to an
 address that only Prometheus and probes reach.
 
 - Counters end in `_total` and only grow; a restart sets them to 0, which `rate` sees.

@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from hicache.tiers.device import DevicePool
 from metrics.exposition import MetricsServer
 from metrics.listening import why_not_free
+from metrics.loop import LoopWatch
 from metrics.version import own_version
 from metrics.worker import WorkerMetrics
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
@@ -179,7 +180,8 @@ class WorkerApp:
         await self._server.start()
         if self._tls is not None:
             self._reloading = asyncio.create_task(self._tls.run())
-        checks = {"/livez": self.why_not_live, "/readyz": self.why_not_ready}
+        loop = LoopWatch(asyncio.get_running_loop())
+        checks = {"/livez": lambda: self.why_not_live() or loop.why_not_live(), "/readyz": self.why_not_ready}
         self._exposition = MetricsServer.start(self._metrics.registry, self._config.metrics_listen, checks)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self._serves = True
@@ -218,7 +220,7 @@ class WorkerApp:
         return self._engine.load()
 
     def why_not_live(self) -> str | None:
-        """Return why this process should be started anew, or None. From any thread."""
+        """Return why this process should be started anew for its engine, or None. From any thread."""
         if self._thread is None:
             return None
         if self._thread.has_died:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import urllib.request
 from dataclasses import replace
 
@@ -57,6 +58,16 @@ async def test_an_engine_that_is_stuck_in_a_forward_pass_is_seen_while_it_is_and
         assert await until_probe(addresses.metrics, "/livez", lambda answer: answer[0] == 200) == (200, "ok\n")
         assert await stalled_s(addresses.metrics) == 0.0
         await gateway.close()
+
+
+async def test_a_worker_whose_event_loop_is_stuck_is_not_alive() -> None:
+    async with running_worker(config()) as (_, addresses):
+        answers: list[tuple[int, str]] = []
+        asking = threading.Thread(target=lambda: answers.append(probe(addresses.metrics, "/livez")))
+        asking.start()
+        asking.join(PATIENCE_S)  # this is what blocks the loop
+        assert answers == [(503, "the event loop has not answered for 2 s\n")]
+        assert await until_probe(addresses.metrics, "/livez", lambda answer: answer[0] == 200) == (200, "ok\n")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
