@@ -1,5 +1,6 @@
 """What must hold of everything that the chart renders, in each profile."""
 
+import re
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ from tests.deploy.chart import (
     values_of,
     workloads,
 )
-from worker.app import DRAIN_TIMEOUT_S
+from tests.tools import REPOSITORY
 
 each_profile = pytest.mark.parametrize("profile", PROFILES)
+# Read, since importing it takes torch and seconds.
+WORKER = (REPOSITORY / "worker" / "app.py").read_text()
+[DRAIN_TIMEOUT_S] = map(float, re.findall(r"^DRAIN_TIMEOUT_S = (.+)$", WORKER, re.MULTILINE))
 PORTS = {
     "gateway": {"grpc": 50051, "http": 8000, "metrics": 9464},
     "worker": {"grpc": 50061, "metrics": 9101},
