@@ -164,7 +164,8 @@ NOTES: Final[Mapping[str, str]] = {
     "radixgate_gateway_completion_tokens_total": "Less than usage where streams break off. Bills: the usage log",
     "radixgate_gateway_worker_connected": "0 for long: the worker is away, or this gateway cannot reach it",
     "radixgate_gateway_predicted_cached_tokens_total": "What this gateway remembers having sent to the worker",
-    "radixgate_gateway_mispredicted_tokens_total": "Over: the worker had evicted it. Under: others had sent it there, or part of a prompt that was cancelled had been computed",
+    "radixgate_gateway_mispredicted_tokens_total": "Over: the worker had evicted it. Under: others had "
+    "sent it there, or a part of a prompt that was cancelled had been computed",
     "radixgate_gateway_pending_undertakings": "`purge` is known to all gateways alike: take the maximum, not the sum",
     "radixgate_gateway_quota_decisions_total": "`by` is `shared` where Redis decided",
     "radixgate_gateway_quota_store_current": "0: each gateway keeps its part of every limit alone",
