@@ -118,6 +118,21 @@ def test_pods_reach_each_other_where_they_must_and_nowhere_else(profile: str) ->
 
 
 @each_profile
+def test_nobody_from_elsewhere_reaches_anything_but_gateways(profile: str) -> None:
+    """Whoever speaks to a worker speaks for any tenant. A rule without peers, or with none, is open to everybody."""
+    for policy in of_kind(render("helm4", profile), "NetworkPolicy"):
+        for rule in policy["spec"]["ingress"]:
+            ports = {port["port"] for port in rule["ports"]}
+            if component(policy) == "gateway" and ports == {"grpc", "http"}:
+                continue
+            assert rule["from"], name_of(policy)
+            if ports != {"metrics"}:
+                [peer] = rule["from"]
+                assert set(peer) == {"podSelector"}
+                assert {INSTANCE, COMPONENT} <= peer["podSelector"]["matchLabels"].keys()
+
+
+@each_profile
 def test_metrics_are_for_the_namespace_of_monitoring_alone(profile: str) -> None:
     for policy in of_kind(render("helm4", profile), "NetworkPolicy"):
         for rule in policy["spec"]["ingress"]:
