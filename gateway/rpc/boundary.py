@@ -229,7 +229,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 if isinstance(error, grpc.aio.InternalError) or context.cancelled():
                     call.code = _code_of_cancellation(context)
                     await call.tell(journal)
-                    raise _client_gone() from None
+                    raise client_gone() from None
                 call.code = grpc.StatusCode.INTERNAL
                 kind, at = type(error).__name__, _frames(error)
                 _log.error("call failed", method=method, tenant=call.tenant, error=kind, at=at)
@@ -276,11 +276,11 @@ async def _abort(context: Context, error: GatewayError) -> NoReturn:
     try:
         await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
     except grpc.aio.InternalError:
-        raise _client_gone() from None
+        raise client_gone() from None
     raise AssertionError("unreachable")
 
 
-def _client_gone() -> asyncio.CancelledError:
+def client_gone() -> asyncio.CancelledError:
     """What a failed write means: nobody is there to read. In the form in which gRPC itself says so, and without noise.
 
     gRPC does not tell a handler in time that its client has gone: a write that is under way fails first.

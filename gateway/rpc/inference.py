@@ -4,7 +4,7 @@ from typing import Any
 
 import grpc
 
-from gateway.rpc.boundary import current_caller, current_trace
+from gateway.rpc.boundary import client_gone, current_caller, current_trace
 from gateway.serving.inference import Inference
 from gateway.serving.offers import Offers
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
@@ -23,7 +23,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         context: grpc.aio.ServicerContext[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse],
     ) -> None:
         timeout_s: float | None = context.time_remaining()  # None without a deadline, whatever the type says
-        await self._inference.generate(current_caller(), request, timeout_s, context.write, current_trace())
+
+        async def write(message: inference_pb2.GenerateResponse) -> None:
+            try:
+                await context.write(message)
+            except grpc.aio.InternalError:
+                raise client_gone() from None  # accounts and logs are to say so, and not that something failed
+
+        await self._inference.generate(current_caller(), request, timeout_s, write, current_trace())
 
     async def CountTokens(
         self, request: inference_pb2.CountTokensRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -13,7 +13,9 @@ from gateway.identity.callers import Caller, Credentials
 from gateway.identity.stores import Tenant
 from gateway.policy import Terms
 from gateway.rpc.boundary import Boundary
+from gateway.rpc.inference import InferenceServicer
 from gateway.rpc.journal import EndedCall
+from radixgate.v1 import inference_pb2
 from tests.fakes.gateway_stack import RecordingObserver
 
 
@@ -83,6 +85,20 @@ async def writes(request: object, context: Any) -> None:
     await context.write(b"")
 
 
+class Generates:
+    """In place of the pipeline: writes, and sees what comes of that."""
+
+    def __init__(self) -> None:
+        self.ends: list[type[BaseException]] = []
+
+    async def generate(self, caller: Caller, request: Any, timeout_s: float | None, write: Any, trace: Any) -> None:
+        try:
+            await write(inference_pb2.GenerateResponse())
+        except BaseException as error:
+            self.ends.append(type(error))
+            raise
+
+
 async def runs_late(request: object, context: Any) -> None:
     raise DeadlineExceededError("too late")
 
@@ -116,3 +132,10 @@ async def test_a_call_whose_client_has_gone_is_in_the_journal_all_the_same(behav
     journal = Journal()
     await served(behaviour, GoneClient(None), journal)
     assert journal.codes == [code]
+
+
+async def test_the_pipeline_sees_a_client_that_has_gone_as_cancelled_and_not_as_a_fault() -> None:
+    pipeline: Any = Generates()
+    offers: Any = None
+    await served(InferenceServicer(pipeline, offers).Generate, GoneClient(None))
+    assert pipeline.ends == [asyncio.CancelledError]
