@@ -150,3 +150,14 @@ def test_the_state_of_quotas_is_shown() -> None:
     assert value(metrics, "radixgate_gateway_queued_requests") == 3
     assert value(metrics, "radixgate_gateway_queue_seconds_sum") == 0.25
     assert value(metrics, "radixgate_gateway_unsettled_requests") == 7
+
+
+def test_expectations_that_were_too_high_and_too_low_are_told_apart() -> None:
+    metrics = GatewayMetrics()
+    metrics.hit_predicted("w:1", 96, 32, 64)
+    metrics.hit_predicted("w:1", 0, 40, -9)
+    name = "radixgate_gateway_mispredicted_tokens_total"
+    assert value(metrics, name, worker="w:1", direction="over") == 64
+    assert value(metrics, name, worker="w:1", direction="under") == 9
+    assert value(metrics, "radixgate_gateway_predicted_cached_tokens_total", worker="w:1") == 96
+    assert value(metrics, "radixgate_gateway_delivered_cached_tokens_total", worker="w:1") == 72
