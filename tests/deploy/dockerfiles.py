@@ -47,7 +47,7 @@ def copied_from_context(path: Path) -> set[str]:
 
 def variables(path: Path) -> dict[str, str]:
     """Return what ARG and ENV name, with values."""
-    found = {}
+    found: dict[str, str] = {}
     for each in instructions(path):
         if each.name in {"ARG", "ENV"}:
             for pair in each.words.split():

@@ -14,7 +14,8 @@ from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
 from worker.config import CacheConfig, ShareConfig, StorageConfig
 from worker.errors import WorkerStartError
-from worker.tiers import HostSize, Tiers, build_tiers, host_size, measured_cost, warn_if_pageable
+from worker.model.memory import HostSize
+from worker.tiers import Tiers, build_tiers, host_size, measured_cost, warn_if_pageable
 
 torch.set_num_threads(1)
 
