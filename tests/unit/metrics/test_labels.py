@@ -81,6 +81,14 @@ def test_weights_fade_the_same_over_weeks() -> None:
     assert labels.observe("newcomer", 0.2, now=1_000_000.0) == "newcomer"
 
 
+def test_who_almost_had_a_label_weeks_ago_is_as_far_from_it_as_anybody_now() -> None:
+    labels = TopLabels(1, lambda name: None, half_life_s=600.0)
+    labels.observe("a", 1_000, now=0.0)
+    labels.observe("b", 900, now=0.0)
+    labels.observe("a", 10, now=100 * 600.0)
+    assert labels.observe("b", 1, now=100 * 600.0) == OTHER
+
+
 def test_nobody_and_other_take_no_place() -> None:
     labels = TopLabels(1, lambda name: None)
     assert labels.observe("", 1, now=0.0) == ""

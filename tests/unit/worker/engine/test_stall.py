@@ -73,6 +73,16 @@ def test_commands_that_wait_stall_from_when_the_first_of_them_entered() -> None:
     assert watch.stalled_s(commands_wait=False) == 0.0
 
 
+def test_commands_that_wait_do_not_stall_from_before_something_last_moved() -> None:
+    clock = Clock()
+    watch = StallWatch(clock)
+    watch.entered_first()
+    clock.now += 500
+    watch.moved()
+    clock.now += 4
+    assert watch.stalled_s(commands_wait=True) == 4.0
+
+
 @pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor])
 def test_a_thread_that_is_stuck_in_a_forward_pass_shows_it_and_goes_on(
     executor: Callable[[Executor], InlineExecutor | ThreadExecutor],
