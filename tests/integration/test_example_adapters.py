@@ -54,8 +54,8 @@ class Client(Gateway):
         request = worker_pb2.LoadAdapterRequest(name=name, path=str(ADAPTERS / folder))
         self._revisions[name] = (await self.stub.LoadAdapter(request, timeout=20)).adapter.revision
 
-    async def answer(self, question: str, adapter: str = "") -> str:
-        return await self.text(await self.ask(question, adapter))
+    async def answer(self, question: str, adapter: str = "", **sampling: Any) -> str:
+        return await self.text(await self.ask(question, adapter, **sampling))
 
     async def text(self, number: int) -> str:
         end = await self.end(number)
@@ -74,9 +74,8 @@ async def client(fp32_model: LoadedModel) -> AsyncIterator[Client]:
 
 
 async def test_the_model_alone_does_neither(client: Client) -> None:
-    answer = await client.answer(QUESTION)
-    assert "matey" not in answer
-    assert not (await client.answer(SENTENCES[0])).startswith("{")
+    assert "matey" not in await client.answer(QUESTION, max_new_tokens=16)
+    assert not (await client.answer(SENTENCES[0], max_new_tokens=4)).startswith("{")
 
 
 async def test_the_pirate_answers_like_a_pirate(client: Client) -> None:
@@ -96,8 +95,9 @@ async def test_in_one_batch_each_answers_as_it_does_alone(client: Client) -> Non
     asked = [(QUESTION, adapter) for adapter in ("", "pirate", "tagger")] + [
         (sentence, adapter) for sentence in SENTENCES for adapter in ("tagger", "pirate", "")
     ]
-    alone = [await client.answer(question, adapter) for question, adapter in asked]
-    numbers = [await client.ask(question, adapter) for question, adapter in asked]
+    alone = [await client.answer(question, adapter, max_new_tokens=12) for question, adapter in asked]
+    assert len(set(alone)) > len(asked) / 2
+    numbers = [await client.ask(question, adapter, max_new_tokens=12) for question, adapter in asked]
     together = await asyncio.gather(*(client.text(number) for number in numbers))
     assert together == alone
     assert max(client.sizes) >= 6
