@@ -175,7 +175,7 @@ def _workers() -> table.Panel:
         Column("Device in use", ratio(used, slots), "percentunit", 0, gauge=True, width=140),
         Column("Hit rate", hit_rate(WORKERS, by=_BY_WORKER), "percentunit", 1, gauge=True, width=140),
         Column("Stalled", stalled, "s", None, thresholds=((None, GOOD), (10, WARNING), (60, BAD))),
-        Column("CPU", of_workers("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix: cores", 2),
+        Column("CPU", of_workers("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix:cores", 2),
         Column("Memory", of_workers("process_resident_memory_bytes"), "bytes", 1),
     ]
     return table_of(
@@ -206,7 +206,7 @@ def _gateways() -> table.Panel:
             thresholds=_MUST_BE_ONE,
             text=_YES_OR_NO,
         ),
-        Column("CPU", of_gateways("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix: cores", 2),
+        Column("CPU", of_gateways("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix:cores", 2),
         Column("Memory", of_gateways("process_resident_memory_bytes"), "bytes", 1),
     ]
     rows = Rows({"process": "Gateway", "version": "Version"}, sort_by="Gateway", descending=False)

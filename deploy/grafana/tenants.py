@@ -235,7 +235,7 @@ def _refusals() -> timeseries.Panel:
         "tenant."
     )
     refused = rate(_DECISIONS, TENANTS, 'outcome="refused"', by=("tenant", "limit"))
-    look = Look("reqps", no_value=NONE, many=True)
+    look = Look("reqps", no_value=NONE)
     return graph("Refusals", about, [Query(f"{refused} > 0", "{{tenant}}: {{limit}}")], look)
 
 

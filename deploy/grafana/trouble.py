@@ -110,7 +110,7 @@ def cpu() -> timeseries.Panel:
         "it runs on one event loop, so add another."
     )
     return _of_processes(
-        "CPU", about, "rate(process_cpu_seconds_total[$__rate_interval])", Look("suffix: cores", decimals=2)
+        "CPU", about, "rate(process_cpu_seconds_total[$__rate_interval])", Look("suffix:cores", decimals=2)
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import promql_parser
@@ -26,7 +27,8 @@ ALL_TARGETS = list(targets())
 ALL_PANELS = [(uid, panel) for uid, dashboard in dashboards().items() for panel in panels_of(dashboard)]
 
 
-def known() -> dict[str, Series]:
+@cache
+def known() -> Mapping[str, Series]:
     return {**known_series(), "ALERTS": Series(ALERT_LABELS, grows=False)}
 
 

@@ -1,6 +1,8 @@
 """Every panel against a live Prometheus that looks at a live stack: asked, and drawn with Grafana's own components."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from deploy.grafana.drawing import Drawn, Picture
 from tests.deploy.dashboards import Target, dashboards, panels_of, renderer, targets
 from tests.deploy.observed import Observed
 from tests.processes import wait_until
+from tests.tools import REPOSITORY
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -194,6 +197,25 @@ def test_the_report_tells_a_broken_panel_from_an_empty_one(observed: Observed, t
     assert [panel.shows for panel in drawn] == ["error", "No traffic"]
     assert "parse error" in drawn[0].errors[0]
     assert "No traffic" in drawn[1].text
+
+
+def test_the_command_draws_what_it_is_asked_for_and_says_what_panels_show(observed: Observed, tmp_path: Path) -> None:
+    renderer()  # or skip
+    where = ["--prometheus", observed.prometheus.url, "--out", str(tmp_path), "--scrape-interval", "5"]
+    asked = [
+        sys.executable,
+        "-m",
+        "deploy.grafana.pictures",
+        *where,
+        "--only",
+        "radixgate-overview",
+        "--theme",
+        "light",
+    ]
+    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["radixgate-overview.png"]
+    assert "  Hit rate by tier: data, 3 series\n" in done.stdout
 
 
 def _panels_to_break() -> list[dict[str, object]]:
