@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.worker.engine.adapter_rig import AdapterRig, adapted
 from tests.unit.worker.engine.harness import Rig, make_request, prompt
 from tests.unit.worker.engine.test_engine_thread import DEADLINE_S, Consumer, Gate, running, timed_rig
 from worker.batch import Executor
@@ -98,6 +99,15 @@ def test_a_thread_that_is_stuck_in_a_forward_pass_shows_it_and_goes_on(
         gate.open.set()
         consumer.wait_for_end(0)
         wait_until(lambda: thread.stalled_s() == 0.0)
+
+
+def test_steps_in_which_everybody_only_waits_are_a_stall() -> None:
+    rig = AdapterRig(1, "a", clock=time.monotonic)
+    rig.adapters.slow = True  # its weights never come
+    with running(rig, Consumer()) as thread:
+        thread.submit(adapted(0, "a"))
+        wait_until(lambda: rig.engine.load().waiting == 1)
+        wait_until(lambda: thread.stalled_s() > 0.3)  # several looks, in vain
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
