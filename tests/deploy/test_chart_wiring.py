@@ -1,15 +1,20 @@
 """Every value of the chart arrives where it belongs, and what Kubernetes is told of a pod is what was meant."""
 
+import hashlib
 import json
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from tests.deploy.chart import (
+    CHART,
     PROFILES,
     Manifest,
     bytes_of,
     component,
+    config_of,
     container_of,
     named,
     of_kind,
@@ -227,3 +232,32 @@ def test_scalers_keep_to_their_bounds() -> None:
         [scaler] = of_kind(render("helm4", values=json.dumps(values)), kind)
         assert (scaler["spec"][low], scaler["spec"][high]) == (3, 7)
         assert '"11"' in json.dumps(scaler["spec"])
+
+
+def paths_in(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items():
+        yield from paths_in(value, (*path, key)) if isinstance(value, Mapping) and value else [(*path, key)]
+
+
+def test_whatever_the_chart_sets_in_a_configuration_is_refused_in_values() -> None:
+    """A drain that is set beside gateway.drainSeconds would not be in the grace period, for example."""
+    owned = set(
+        re.findall(r'"((?:gateway|worker|tracing)[\w.]*)" "', (CHART / "templates" / "_config.tpl").read_text())
+    )
+    free = {("log", "format"), ("worker", "model", "threads")}
+    sets = ('tracing.endpoint="http://c:4317"', 'workers.a.memory.hostPool="1Gi"', 'workers.a.storage.kind="file"')
+    objects = render("helm4", "tls", sets=sets)
+    for each in workloads(objects, "gateway", "worker"):
+        for path in set(paths_in(config_of(objects, each))) - free:
+            above = {".".join(path[: length + 1]) for length in range(len(path))}
+            assert above & owned, path
+    assert "gateway.server.drain_s" in owned
+
+
+def test_a_server_is_replaced_when_its_configuration_or_its_start_changes() -> None:
+    objects = render("helm4", "multi-model")
+    for each in workloads(objects, "redis", "pages"):
+        files = named(objects, "ConfigMap", each["metadata"]["name"])["data"]
+        both = "\n".join(files[name].rstrip("\n") for name in ("valkey.conf", "start.sh"))
+        annotations = each["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["checksum/config"] == hashlib.sha256(both.encode()).hexdigest()
