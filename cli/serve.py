@@ -155,7 +155,9 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
     lines += [f"  metrics   {url}" for url in deployment.metrics]
     for tenant, key in keys.items():
         lines.append(f"  {tenant:<9} {program} chat{target} --key {key}")
-    if not keys:
+    if keys:
+        lines.append(f"  operator  RADIXGATE_ADMIN_TOKEN={deployment.admin_token} {program} cache stats{target}")
+    else:
         lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
     lines.append(f"  adapters  {program} adapter list --worker {deployment.worker}")
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)

@@ -1,6 +1,6 @@
 """Serves what a process says of itself over plain HTTP: its metrics, in Prometheus' text format, and its checks.
 
-    GET /metrics      the registry
+    GET /metrics      the registry; to a Prometheus server, with new series at 0 first (`first_at_zero`)
     GET /livez, ...   200 "ok", or 503 with a line that says why not
     another path      404
     another method    405; HEAD is GET without a body
@@ -20,6 +20,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from metrics.first_at_zero import FirstAtZero
+
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -29,6 +31,8 @@ Check = Callable[[], str | None]
 MAX_CONNECTIONS: Final = 256
 _PATIENCE_S: Final = 30.0  # with a client that sends or takes nothing
 _METHODS: Final = ("GET", "HEAD")
+# Prometheus sends it with each scrape, and nobody who only looks does.
+_OF_PROMETHEUS: Final = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 
 
 class MetricsServer:
@@ -79,6 +83,7 @@ class MetricsServer:
 
 def _routes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> "WSGIApplication":
     metrics = make_wsgi_app(registry)
+    at_zero = FirstAtZero(registry)
     # One at a time: each competes with whatever the process does for the interpreter.
     writing = Lock()
 
@@ -89,8 +94,10 @@ def _routes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> "WSGIAp
         if environ["REQUEST_METHOD"] not in _METHODS:
             return _text(start_response, "405 Method Not Allowed", "use GET", ("Allow", ", ".join(_METHODS)))
         if path == "/metrics":
+            scrapes = environ["REQUEST_METHOD"] == "GET" and _OF_PROMETHEUS in environ
             with writing:
-                written: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
+                page = make_wsgi_app(at_zero.of(environ["REMOTE_ADDR"])) if scrapes else metrics
+                written: Iterable[bytes] = page({**environ, "REQUEST_METHOD": "GET"}, start_response)
             return written
         reason = _why_not(checks[path])
         return _text(start_response, "200 OK" if reason is None else "503 Service Unavailable", reason or "ok")

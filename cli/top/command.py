@@ -134,8 +134,9 @@ def _endpoints(urls: Sequence[str], ready_files: Sequence[Path]) -> Sequence[str
 
 def _snapshot(source: Source, console: Console, window_s: float, interval_s: float, json_wanted: bool) -> None:
     """Print what two looks show. Fails where nobody answered: a script may want to know."""
-    fleet = Fleet(source.title, max(window_s, 2 * interval_s))
     begun = source.begin(window_s)
+    # What the source knows no past of can be seen for as long as we wait.
+    fleet = Fleet(source.title, window_s if len(begun) > 1 else interval_s)
     for poll in begun:
         fleet.take(poll)
     if len(begun) < 2:

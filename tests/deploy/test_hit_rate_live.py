@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from cli.admin_client import admin_client
+from radixgate.v1 import inference_pb2
 from tests.deploy.observed import Observed
+from tests.e2e.stack import Client
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.model, pytest.mark.timeout(400)]
@@ -59,7 +62,7 @@ class Window:
 
 @pytest.fixture(scope="module")
 def window(observed: Observed) -> Iterator[Window]:
-    # Every tenant has had an answer before: of a counter that begins inside of the window, the first value is missed.
+    # Every tenant has had an answer before: `rate` guesses at the beginning of a series that begins inside.
     wait_until(
         lambda: {each.tenant for each in observed.traffic.used} == set(TENANTS) and _all_kinds(observed),
         timeout_s=240,
@@ -144,3 +147,25 @@ def test_all_rules_can_be_evaluated_on_what_the_product_shows(observed: Observed
     rules = [rule for group in groups for rule in group["rules"]]
     unwell = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"]
     assert unwell == []
+
+
+def test_the_first_requests_of_a_new_tenant_are_in_the_differences_that_rates_are_made_of(observed: Observed) -> None:
+    with admin_client(observed.stack.grpc, observed.stack.admin_token) as admin:
+        admin.ensure_tenant("late")
+        client = Client(observed.stack.grpc, admin.create_key("late")[1])
+    prompt = inference_pb2.GenerateRequest(
+        tokens=inference_pb2.TokenPrompt(token_ids=list(range(100, 164))),
+        sampling=inference_pb2.SamplingParams(max_new_tokens=1),
+    )
+    answers = [client.generate(prompt) for _ in range(2)]
+    expected = {
+        "prompt": sum(answer.usage.prompt_tokens for answer in answers),
+        "cached": sum(answer.cached for answer in answers),
+    }
+    assert expected["prompt"] == 128
+
+    def grown(what: str) -> float | None:
+        series = f'radixgate_{what}_tokens_total{{tenant="late"}}[5m]'
+        return observed.prometheus.value(f"sum(max_over_time({series}) - min_over_time({series}))")
+
+    wait_until(lambda: {what: grown(what) for what in expected} == expected, timeout_s=60, what="all of it in a rate")
