@@ -59,9 +59,10 @@ busy as the one that has it. Who loses its label counts under `other` from then 
 more without growing: scrape at least that often, and rates summed over tenants miss nothing of it.
 
 A rate is made of differences, and what a series says when Prometheus first sees it is in none. So Prometheus (whoever
-sends `X-Prometheus-Scrape-Timeout-Seconds`) is shown each new counter and histogram at 0 first, and as it is with the next
-scrape: a tenant's first request counts. Whoever else looks sees everything as it is. A second server that begins to scrape later finds
-what there is by then as it is, and the same goes for the ninth server at a time: a process remembers eight, by address.
+sends `X-Prometheus-Scrape-Timeout-Seconds`) is shown each new counter and histogram at 0 first, and as it is with the
+next scrape: a tenant's first request counts. Whoever else looks sees everything as it is. A second server that begins
+to scrape later finds what there is by then as it is, and so does the ninth at a time: a process remembers eight, by
+address.
 
 So a process shows at most this many samples, whatever its traffic. Most show a few hundred.
 

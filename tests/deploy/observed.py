@@ -55,8 +55,8 @@ class Observed:
 
         def seen() -> bool:
             last = self.prometheus.value(scraped)
-            # The counters of a request may move a moment after its client has its answer, and the first scrape that has a
-            # new series shows it at 0.
+            # The counters of a request may move a moment after its client has its answer, and the first scrape that has
+            # a new series shows it at 0.
             return last is not None and last > paused_at + 2.5
 
         wait_until(seen, timeout_s=60, what="two more scrapes of every target")
