@@ -22,8 +22,8 @@ from worker.model.loading import LoadedModel
 
 TIE = 1e-3
 MAX_TIES = 0.01
-NUM_PROMPTS = 64
-NUM_NEW = 32
+NUM_PROMPTS = 40
+NUM_NEW = 16
 
 
 class Recorder(NullObserver):

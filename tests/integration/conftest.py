@@ -25,7 +25,7 @@ def fp32_model() -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def reference(fp32_model: LoadedModel) -> list[Reference]:
-    """What `generate` answers to 64 different prompts."""
+    """What `generate` answers to different prompts."""
     references = greedy_reference(fp32_model, prompts(NUM_PROMPTS), max_new_tokens=NUM_NEW)
     assert len({tuple(each.prompt_token_ids) for each in references}) == NUM_PROMPTS
     return references

@@ -26,7 +26,7 @@ def test_after_a_split_inside_a_node(fp32_model: LoadedModel, some: list[Referen
         [*ids[:half], (ids[half] + 1) % 40_000, *ids[half + 1 :]]
         for ids, half in zip(token_ids(some), halves, strict=True)
     ]
-    bench.answers(detours, namespaces)
+    bench.answers(detours, namespaces, num_new=1)
     answers = bench.answers(token_ids(some), namespaces)
 
     assert_exact(answers, some)
@@ -34,16 +34,16 @@ def test_after_a_split_inside_a_node(fp32_model: LoadedModel, some: list[Referen
 
 
 def test_with_a_pool_so_small_that_sequences_are_evicted_and_paused(
-    fp32_model: LoadedModel, reference: list[Reference]
+    fp32_model: LoadedModel, some: list[Reference]
 ) -> None:
-    longest = max(len(each.prompt_token_ids) for each in reference) + NUM_NEW
+    longest = max(len(each.prompt_token_ids) for each in some) + NUM_NEW
     bench = Bench(fp32_model, num_slots=2 * longest, max_running=8, headroom_tokens=1)
-    answers = bench.answers(token_ids(reference))
+    answers = bench.answers(token_ids(some))
 
-    assert_exact(answers, reference)
+    assert_exact(answers, some)
     assert bench.observer.pauses > 0
     assert bench.cache.stats().evicted_tokens > 0
-    for answer, each in zip(answers, reference, strict=True):
+    for answer, each in zip(answers, some, strict=True):
         assert answer.admission is not None
         assert answer.admission.prompt_tokens == len(each.prompt_token_ids)
 
