@@ -141,18 +141,18 @@ def test_the_first_of_several_completions_is_the_only_one_of_a_request_for_one(
 def test_the_real_models_answers_do_not_depend_on_company_pauses_or_cache(
     fp32_model: LoadedModel, reference: list[Reference]
 ) -> None:
-    prompts, namespaces = token_ids(reference[:24]), own_namespaces(24)
-    asked = varied(fp32_model, prompts, namespaces, max_new_tokens=24)
+    prompts, namespaces = [ids[:64] for ids in token_ids(reference[:24])], own_namespaces(24)
+    asked = varied(fp32_model, prompts, namespaces, max_new_tokens=14)
     company = Bench(fp32_model, max_running=64)
     together = company.answers(asked)
     cached = company.answers(asked)
     alone = [Bench(fp32_model, max_running=1).answers([each])[0] for each in asked[ALONE]]
-    crowded = Bench(fp32_model, num_slots=1_536, max_running=32, headroom_tokens=1)
+    crowded = Bench(fp32_model, num_slots=1_024, max_running=32, headroom_tokens=1)
 
     assert company.observer.most_side_by_side >= 32
     assert alone == together[ALONE]
     assert cached == together
     assert crowded.answers(asked) == together
     assert crowded.observer.pauses > 0
-    assert_all_differ(together, at_least=35)
-    assert np.mean([len(tokens) for completions in together for tokens in completions]) > 12
+    assert_all_differ(together, at_least=28)
+    assert np.mean([len(tokens) for completions in together for tokens in completions]) > 8
