@@ -3,7 +3,6 @@
 The model is a tiny one with random weights: what is tested is where KV comes from, and that the answers stay the same.
 """
 
-import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +13,7 @@ import pytest
 
 from radixgate.v1 import inference_pb2
 from tests.e2e.stack import Answer, Client, Stack, running_stack, tokens_request
-from tests.fakes.tiny_tokenizer import CHATML, SPECIAL_TOKENS, tiny_tokenizer, tiny_tokenizer_json
-from tests.integration.tiny_models import tiny_model
+from tests.fakes.tiny_tokenizer import tiny_tokenizer
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -25,15 +23,6 @@ PAGE = 16
 NUM_PROMPTS, NUM_NEW = 12, 8
 LENGTHS = (90, 140)
 TIERS = ("device", "host", "storage")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
-    tiny_model("llama", vocab_size=tiny_tokenizer().get_vocab_size(), num_hidden_layers=6).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(tiny_tokenizer_json())
-    (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL_TOKENS | {"chat_template": CHATML}))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +110,9 @@ def assert_nothing_is_held(stack: Stack) -> None:
 
 
 def test_a_worker_that_is_started_again_goes_on_from_what_it_left_in_files(
-    tmp_path: Path, model: Path, prompts: list[inference_pb2.GenerateRequest], redis_url: str
+    tmp_path: Path, tiny_model_folder: Path, prompts: list[inference_pb2.GenerateRequest], redis_url: str
 ) -> None:
-    arguments = settings(model, redis_url, (tmp_path / "pages").as_uri())
+    arguments = settings(tiny_model_folder, redis_url, (tmp_path / "pages").as_uri())
     lives = [tmp_path / "first", tmp_path / "second"]
     for folder in lives:
         folder.mkdir()
@@ -157,9 +146,9 @@ def test_a_worker_that_is_started_again_goes_on_from_what_it_left_in_files(
 
 
 def test_two_workers_that_share_a_redis_load_what_the_other_has_computed(
-    tmp_path: Path, model: Path, prompts: list[inference_pb2.GenerateRequest], redis_url: str
+    tmp_path: Path, tiny_model_folder: Path, prompts: list[inference_pb2.GenerateRequest], redis_url: str
 ) -> None:
-    arguments = settings(model, redis_url, redis_url, "worker.cache.write_policy=write_through")
+    arguments = settings(tiny_model_folder, redis_url, redis_url, "worker.cache.write_policy=write_through")
     with ExitStack() as stacks:
         running = []
         for name in ("one", "other"):

@@ -9,14 +9,17 @@ from radixgate.v1 import inference_pb2_grpc
 from tests.e2e.stack import Client, chat_request, running_stack
 from tests.fakes.collector import collecting
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-def test_both_processes_send_their_part_of_a_trace_also_when_they_end(tmp_path: Path) -> None:
+def test_both_processes_send_their_part_of_a_trace_also_when_they_end(
+    tmp_path: Path, tiny_arguments: tuple[str, ...]
+) -> None:
     trace_id = secrets.token_hex(16)
     with collecting() as collector:
         settings = (f"tracing.endpoint={collector.address}", "tracing.sample_ratio=1.0")
-        with running_stack(tmp_path, [part for each in settings for part in ("--set", each)]) as stack:
+        arguments = [*tiny_arguments, *(part for each in settings for part in ("--set", each))]
+        with running_stack(tmp_path, arguments) as stack:
             client = Client(stack.grpc, stack.keys["demo-a"])
             stub = inference_pb2_grpc.InferenceServiceStub(client.channel)
             metadata = (*client.metadata, ("traceparent", f"00-{trace_id}-{'a' * 16}-01"))
