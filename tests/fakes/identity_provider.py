@@ -46,7 +46,7 @@ def key_set(*keys: dict[str, Any]) -> bytes:
 def token(key: Any = None, algorithm: str = "ES256", header: dict[str, Any] | None = None, **claims: Any) -> str:
     """Return a token that is good unless told otherwise; a claim of None is left out."""
     now = time.time()
-    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 600, "sub": "somebody", "tenant": "acme", **claims}
+    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 86_400, "sub": "somebody", "tenant": "acme", **claims}
     said = {name: value for name, value in said.items() if value is not None}
     names = {name: value for name, value in {"kid": "first", **(header or {})}.items() if value is not None}
     # As JSON and not through PyJWT's own checks: bad tokens are wanted, too.
