@@ -20,7 +20,7 @@ from tests.deploy.chart_pod import Pod, grpc_answers, http_answers, listening, o
 from tests.fakes.authority import Authority
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 START_S = 240.0
