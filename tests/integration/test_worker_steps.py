@@ -42,7 +42,9 @@ async def test_news_of_one_step_comes_in_one_message() -> None:
             sizes = list(gateway.sizes)
             await gateway.close()
 
-    assert sizes == [8] * 10
+    # News in several messages would make them smaller. That of the step before may come late.
+    assert len(sizes) >= 10
+    assert set(sizes) == {8}
 
 
 async def test_what_a_vanished_gateway_left_running_is_gone_within_two_steps() -> None:
