@@ -182,16 +182,11 @@ async def test_a_client_that_waits_for_a_word_gets_it(stack: Stack) -> None:
 async def test_a_head_that_does_not_come_in_time_loses_the_connection(strict: Stack) -> None:
     async with connected(strict.app.http_address) as silent, connected(strict.app.http_address) as slow:
         await slow.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-a: ")
-        with contextlib.suppress(ConnectionError):
-            for _ in range(40):  # a byte now and then changes nothing
-                await slow.send(b"b")
-                if slow.reader.at_eof() or slow.reader._buffer:  # type: ignore[attr-defined]
-                    break
-                await asyncio.sleep(0.05)
-        # A byte that comes after the end resets the connection, and may take the answer with it.
-        with contextlib.suppress(ConnectionError):
-            assert (await slow.answer()).status == 408
-            assert await slow.is_closed()
+        for _ in range(4):  # a byte now and then changes nothing; one behind the end would reset the connection
+            await asyncio.sleep(0.05)
+            await slow.send(b"b")
+        assert (await slow.answer()).status == 408
+        assert await slow.is_closed()
         assert await silent.is_closed()
 
 
