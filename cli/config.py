@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
-from annotated_types import Interval, Predicate
+from annotated_types import Interval
 
 from cli.credentials import is_sendable
 from cli.validation import PREDICATES, ConfigError, Fault, validated
 from gateway.config import GatewayConfig
 from metrics.logs import LogConfig
 from tracing.config import TracingConfig
-from worker.config import WorkerConfig
+from worker.config import RedisUrl, WorkerConfig, is_redis_url
 
 # What may also come from the environment, where secrets are often kept; with _FILE appended, from a file.
 ENVIRONMENT = {
@@ -43,19 +42,6 @@ _POLICY_FILE = ("gateway", "policy_file")
 _POLICIES = ("gateway", "policies")
 
 Tree = dict[str, Any]
-
-
-def is_redis_url(value: str) -> bool:
-    """Whether `value` reads redis://HOST:PORT/NUMBER, rediss://... or unix://PATH. Parts have defaults."""
-    try:
-        url = urlsplit(value)
-        _ = url.port  # raises ValueError where it is no port
-    except ValueError:
-        return False
-    return value.startswith(("redis://", "rediss://")) or (value.startswith("unix://") and url.path != "")
-
-
-RedisUrl = Annotated[str, Predicate(is_redis_url)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,48 @@ class WorkerLinkConfig:
     keepalive_timeout_s: Seconds = 5.0
     backoff_initial_s: Seconds = 0.1
     backoff_max_s: Seconds = 5.0
+    # A worker that says nothing for so long has hung, or is cut off: its streams move. Workers report every second.
+    silence_s: Seconds = 5.0
+    # So has one whose engine has not moved for so long although it has work.
+    stall_s: Seconds = 60.0
+    # So many failures of a worker in a row, and it gets no requests for that long; then one, to see.
+    breaker_failures: Annotated[int, Interval(ge=1)] = 5
+    breaker_open_s: Seconds = 5.0
     tls: WorkerLinkTlsConfig = field(default_factory=WorkerLinkTlsConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingConfig:
+    """Which worker gets a request."""
+
+    policy: Literal["cache_aware", "round_robin", "least_loaded", "session"] = "cache_aware"
+    # Pages that are remembered of all workers together; beyond it those used longest ago are forgotten.
+    max_index_pages: Annotated[int, Interval(ge=1024)] = 4_000_000
+    # Callers that ask for it are told why their worker was chosen. It shows them workers, and how busy they are.
+    explain: bool = False
+    # A request that would wait longer than this at every worker is refused, and told when to come again. None: never.
+    max_expected_wait_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverConfig:
+    """What becomes of requests whose worker fails."""
+
+    # How often one request may go on, or begin again, on another worker. 0: it ends with its worker.
+    max_moves: Annotated[int, Interval(ge=0, le=100)] = 3
+    # How long a request waits for a worker where there is none at the moment.
+    wait_for_worker_s: Annotated[float, Interval(ge=0, le=3600)] = 5.0
+    # Between attempts, doubled each time, of which a random part is waited.
+    backoff_initial_s: Seconds = 0.05
+    backoff_max_s: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """Where the gateway learns which workers there are. static: `gateway.workers`; redis: what registers there."""
+
+    source: Literal["static", "redis"] = "static"
+    poll_s: Seconds = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +302,9 @@ class GatewayConfig:
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     server: ServerConfig = field(default_factory=ServerConfig)
     worker_link: WorkerLinkConfig = field(default_factory=WorkerLinkConfig)
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    failover: FailoverConfig = field(default_factory=FailoverConfig)
 
     def __post_init__(self) -> None:
         if self.admin_token is not None and "admin" in self.operators:

@@ -49,7 +49,6 @@ from worker.tiers import build_tiers
 _log = structlog.get_logger(__name__)
 
 SERVICE_NAME = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
-DRAIN_TIMEOUT_S = 10.0
 # A prompt of a million token ids takes less; the gateway bounds what clients may send.
 MAX_MESSAGE_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5000
@@ -192,8 +191,9 @@ class WorkerApp:
         )  # fmt: skip
         return addresses
 
-    async def stop(self, drain_timeout_s: float = DRAIN_TIMEOUT_S) -> None:
-        """Stop taking requests, give those here `drain_timeout_s` to end, then end everything."""
+    async def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Stop taking requests, give those here `drain_timeout_s` (None: as configured) to end, then end everything."""
+        drain_timeout_s = self._config.drain_s if drain_timeout_s is None else drain_timeout_s
         self._serves = False
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         if self._thread is not None:

@@ -18,6 +18,7 @@ PolicyName = Literal["lru", "lfu", "fifo", "mru", "filo", "slru", "priority", "l
 PositiveFloat = Annotated[float, Gt(0), Predicate(math.isfinite)]
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
+NonNegativeFloat = Annotated[float, Ge(0), Predicate(math.isfinite)]
 Name = Annotated[str, MinLen(1)]
 
 
@@ -41,6 +42,19 @@ def is_storage_url(value: str) -> bool:
 
 
 StorageUrl = Annotated[str, Predicate(is_storage_url)]
+
+
+def is_redis_url(value: str) -> bool:
+    """Whether `value` reads redis://HOST:PORT/NUMBER, rediss://... or unix://PATH. Parts have defaults."""
+    try:
+        url = urlsplit(value)
+        _ = url.port  # raises ValueError where it is no port
+    except ValueError:
+        return False
+    return value.startswith(("redis://", "rediss://")) or (value.startswith("unix://") and url.path != "")
+
+
+RedisUrl = Annotated[str, Predicate(is_redis_url)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +222,33 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryConfig:
+    """Where a worker makes itself known to gateways. Without a `url` it does not: gateways have its address."""
+
+    url: RedisUrl | None = None
+    # A worker that has died is forgotten after this time.
+    ttl_s: PositiveFloat = 10.0
+    # Where gateways reach it. None: where it listens, which must not be all interfaces then.
+    advertise: Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationConfig:
+    """A worker without a model: the times of forward passes are modelled, and everything around them is real."""
+
+    enabled: bool = False
+    model_name: Name = "simulated"
+    context_length: PositiveInt = 131_072
+    # A pass takes step_s, the rest of these times its tokens, and of a token times what it attends to.
+    step_s: NonNegativeFloat = 0.008
+    token_s: NonNegativeFloat = 0.000_02
+    pair_s: NonNegativeFloat = 0.000_000_000_2
+    load_tokens_per_s: PositiveFloat = 500_000.0  # from the host
+    fetch_tokens_per_s: PositiveFloat = 100_000.0  # from storage
+    speed: PositiveFloat = 1.0  # everything takes this many times less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """One worker process. Addresses are host:port; port 0 takes a free one."""
 
@@ -216,8 +257,14 @@ class WorkerConfig:
     metrics_listen: Address = "127.0.0.1:9101"
     # When nothing has moved for so long while there is work, /livez beside the metrics says that this process is dead.
     stall_limit_s: PositiveFloat = 300.0
+    # How often gateways hear from this worker at least.
+    report_interval_s: PositiveFloat = 1.0
+    # How long requests that are here may go on when the worker is told to end.
+    drain_s: NonNegativeFloat = 10.0
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)

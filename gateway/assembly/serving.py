@@ -5,6 +5,7 @@ from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
 from gateway.control.room import ControlRoom
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.dispatch.pace import Pace
@@ -35,7 +36,7 @@ class Serving:
         preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits)
         self.usage_log = None if config.usage_log is None else UsageLog(config.usage_log, observer)
         self.inference = Inference(
-            self.fleet,
+            Dispatcher(self.fleet, RoundRobin()),
             preparation,
             self.quotas,
             identity.sessions,
@@ -55,5 +56,4 @@ def _fleet(config: GatewayConfig, threads: PromptThreads, observer: GatewayObser
         config.workers,
         lambda address, changed: WorkerLink(address, config.worker_link, limits, catalogue, observer, changed),
         catalogue,
-        RoundRobin(),
     )

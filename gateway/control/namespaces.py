@@ -15,7 +15,7 @@ import structlog
 from redis.asyncio import Redis
 
 from gateway.control.purges import read_namespace, written_namespace
-from gateway.dispatch.fleet import Generation
+from gateway.dispatch.generation import Generation
 from gateway.errors import UnavailableError
 from gateway.identity.reach import StoreReach
 from gateway.identity.redis_store import PREFIX

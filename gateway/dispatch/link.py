@@ -15,9 +15,9 @@ from gateway.dispatch.adapters import ReportedAdapters
 from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
+from gateway.dispatch.worker_view import ViewObserver, WorkerView
 from gateway.errors import GatewayError, UnavailableError
 from gateway.routing.router import Candidate
-from gateway.routing.sent import Expectation, SentPrefixes
 from hicache.keys import PrefixKey
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from transport.client import ClientFiles, channel_credentials
@@ -28,12 +28,10 @@ _log = structlog.get_logger(__name__)
 _Connect = grpc.aio.StreamStreamCall[worker_pb2.ConnectRequest, worker_pb2.ConnectResponse]
 
 
-class LinkObserver(Protocol):
+class LinkObserver(ViewObserver, Protocol):
     def worker_connected(self, worker: str) -> None: ...
 
     def worker_lost(self, worker: str) -> None: ...
-
-    def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,9 @@ class WorkerLink:
         self._observer = observer
         self._on_change = on_change
         self._streams: dict[int, TokenStream] = {}
-        self._sent = SentPrefixes()
-        self._expected: dict[int, Expectation] = {}  # by sequence, as the streams
+        self._view = WorkerView(address, observer)
         self._next_sequence_id = 1
         self._outbox: asyncio.Queue[worker_pb2.ConnectRequest] = asyncio.Queue()
-        self._load = worker_pb2.WorkerLoad()
         self._next_attempt_at = 0.0
 
     # ------------------------------------------------------------------------------------------------- sequences
@@ -87,7 +83,7 @@ class WorkerLink:
         return len(self._streams)
 
     def candidate(self) -> Candidate:
-        return Candidate(self.address, self.in_flight, self._load.running_sequences, self._load.waiting_sequences)
+        return self._view.candidate(self.in_flight)
 
     def submit(self, submit: worker_pb2.Submit, key: PrefixKey) -> TokenStream:
         """Send a request on its way; its sequence id is set here. Raises UnavailableError while the link is down."""
@@ -98,8 +94,7 @@ class WorkerLink:
         submit.sequence_id = sequence_id
 
         def closed(worker_is_done: bool) -> None:
-            if (expected := self._expected.pop(sequence_id, None)) is not None:
-                expected.ended()
+            self._view.ended(sequence_id)
             if self._streams.pop(sequence_id, None) is not None and not worker_is_done:
                 self._outbox.put_nowait(worker_pb2.ConnectRequest(cancel=worker_pb2.Cancel(sequence_id=sequence_id)))
 
@@ -110,8 +105,7 @@ class WorkerLink:
             max_unread_bytes=self._limits.max_unread_bytes,
         )
         self._streams[sequence_id] = stream
-        if not submit.sampling.HasField("prompt_logprobs"):  # for these nothing is taken from the cache
-            self._expected[sequence_id] = self._sent.sent(key)
+        self._view.sent(submit, key)
         self._outbox.put_nowait(worker_pb2.ConnectRequest(submit=submit))
         return stream
 
@@ -122,8 +116,7 @@ class WorkerLink:
             stream.fail(error)
 
     def _deliver(self, message: worker_pb2.ConnectResponse) -> None:
-        if message.HasField("load"):
-            self._load.CopyFrom(message.load)
+        self._view.told(message)
         # Before the news: a sequence may have been refused for an adapter that has changed.
         if message.HasField("adapters"):
             self.adapters = ReportedAdapters(message.adapters.adapters)
@@ -131,21 +124,8 @@ class WorkerLink:
             # Those of a cancelled sequence may come for a step or two longer.
             stream = self._streams.get(output.sequence_id)
             if stream is not None:
-                self._compare(output)
+                self._view.heard(output)
                 stream.feed(output)
-
-    def _compare(self, output: worker_pb2.SequenceOutput) -> None:
-        """Look at what came of a sequence beside what was expected."""
-        expected = self._expected.get(output.sequence_id)
-        if expected is None:
-            return
-        if output.HasField("admission"):
-            cached = output.admission.cached
-            delivered = cached.device + cached.host + cached.storage
-            error = expected.admitted(delivered)
-            self._observer.hit_predicted(self.address, expected.tokens, delivered, error)
-        if output.token_ids or output.WhichOneof("end") == "finish_reason":
-            expected.generated(output.index, output.token_ids)
 
     # ------------------------------------------------------------------------------------------------ connection
 
@@ -195,6 +175,7 @@ class WorkerLink:
                 first = await anext(messages, None)  # tells which adapters there are
             if first is None:
                 return
+            self._view.connected(described)
             self._deliver(first)
             self.calls = stub
             self._up(model, described)
@@ -218,7 +199,6 @@ class WorkerLink:
         self.model = model
         self.last_model = model.name
         self.max_sequence_tokens = min(described.max_sequence_tokens, described.context_length)
-        self._load = worker_pb2.WorkerLoad()
         _log.info("worker connected", worker=self.address, worker_id=described.worker_id, model=model.name)
         self._observer.worker_connected(self.address)
         self._on_change()
@@ -230,7 +210,7 @@ class WorkerLink:
         self.model = self.calls = None
         self._outbox = asyncio.Queue()
         self.fail_all(_lost(self.address))
-        self._sent.forget()
+        self._view.lost()
         self._observer.worker_lost(self.address)
         self._on_change()
         return True

@@ -1,7 +1,7 @@
 """The choice of a worker for one request."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hicache.keys import PrefixKey
@@ -13,6 +13,8 @@ class Placement:
 
     model: str
     key: PrefixKey  # the prompt, in its namespaces
+    adapter_revision: str = ""  # "": the base model
+    session: bytes = b""  # what is best kept on one worker, beyond its prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,17 @@ class Candidate:
     waiting_sequences: int
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who gets a request, and why."""
+
+    worker: str
+    explanation: Mapping[str, object] = field(default_factory=dict)  # for people: names and figures
+
+
 class Router(Protocol):
-    def choose(self, placement: Placement, candidates: Sequence[Candidate]) -> Candidate:
-        """Return one of `candidates`, of which there is at least one."""
+    def choose(self, placement: Placement, candidates: Sequence[Candidate], now: float) -> Choice:
+        """Return one of `candidates`, of which there is at least one. `now` is in seconds of a monotonic clock."""
         ...
 
 
@@ -38,8 +48,8 @@ class RoundRobin:
         self._turns = 0
         self._last_turn: dict[str, int] = {}
 
-    def choose(self, placement: Placement, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, placement: Placement, candidates: Sequence[Candidate], now: float) -> Choice:
         chosen = min(candidates, key=lambda candidate: self._last_turn.get(candidate.worker, 0))
         self._turns += 1
         self._last_turn[chosen.worker] = self._turns
-        return chosen
+        return Choice(chosen.worker)

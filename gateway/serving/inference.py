@@ -9,7 +9,8 @@ from structlog.contextvars import bind_contextvars
 
 from gateway.config import GatewayLimits, ServerConfig
 from gateway.dispatch.catalogue import ServedModel
-from gateway.dispatch.fleet import Fleet, Generation
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.generation import Generation
 from gateway.errors import (
     AdapterChangedError,
     DeadlineExceededError,
@@ -44,7 +45,7 @@ class Inference:
 
     def __init__(
         self,
-        fleet: Fleet,
+        dispatcher: Dispatcher,
         preparation: Preparation,
         quotas: Quotas,
         sessions: OpenSessions,
@@ -53,7 +54,7 @@ class Inference:
         config: ServerConfig,
         listeners: Listeners,
     ) -> None:
-        self._fleet = fleet
+        self._dispatcher = dispatcher
         self._preparation = preparation
         self._quotas = quotas
         self._sessions = sessions
@@ -128,7 +129,7 @@ class Inference:
         with call.trace.stage("stream", Kind.CLIENT) as stage:
             stage.describe(about)
             report = StreamReport(self._observer, generation, account, call.caller.arrived_at, call.trace, stage)
-            with self._fleet.submit(model, generation, remaining_s, stage.traceparent) as stream, report:
+            with self._dispatcher.submit(model, generation, remaining_s, stage.traceparent) as stream, report:
                 await relay(stream, generation, report, call.writer.write)
 
     async def count_tokens(

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.dispatch.fleet import Generation
+from gateway.dispatch.generation import Generation
 from gateway.identity.callers import Caller
 from gateway.identity.sessions import Interrupt
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from gateway.config import GatewayLimits
 from gateway.dispatch.catalogue import ServedModel
-from gateway.dispatch.fleet import Fleet, Generation, Segment
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.generation import Generation, Segment
 from gateway.errors import InvalidRequestError, NotFoundError, Violation
 from gateway.identity.adapters import Adapter, AdapterDirectory
 from gateway.identity.callers import Caller

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.dispatch.fleet import Generation
+from gateway.dispatch.generation import Generation
 from gateway.dispatch.stream import Delta, TokenStream
 from gateway.errors import InternalError
 from gateway.quota.accounts import Account

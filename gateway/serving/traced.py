@@ -6,7 +6,7 @@ https://opentelemetry.io/docs/specs/semconv/gen-ai/
 
 from collections.abc import Sequence
 
-from gateway.dispatch.fleet import Generation
+from gateway.dispatch.generation import Generation
 from gateway.quota.accounts import Account
 from radixgate.v1 import inference_pb2
 from tracing.spans import Attribute, Attributes

@@ -28,18 +28,18 @@ def test_the_choice_is_always_one_of_the_candidates(make_router: Callable[[], Ro
     for names in ("abc", "b", "cd", "a", "dcba"):
         candidates = workers(*names)
         for _ in range(5):
-            assert router.choose(placement(1, 2, 3), candidates) in candidates
+            assert router.choose(placement(1, 2, 3), candidates, 0.0).worker in names
 
 
 def test_equal_idle_workers_all_get_work(make_router: Callable[[], Router]) -> None:
     router = make_router()
-    chosen = {router.choose(placement(i), workers(*"abcd")).worker for i in range(64)}
+    chosen = {router.choose(placement(i), workers(*"abcd"), 0.0).worker for i in range(64)}
     assert chosen == set("abcd")
 
 
 def test_round_robin_is_even() -> None:
     router = RoundRobin()
-    counts = Counter(router.choose(placement(1, 2, 3), workers(*"abc")).worker for _ in range(99))
+    counts = Counter(router.choose(placement(1, 2, 3), workers(*"abc"), 0.0).worker for _ in range(99))
     assert set(counts.values()) == {33}
 
 
@@ -48,6 +48,6 @@ def test_a_worker_that_comes_and_goes_does_not_upset_the_turn_of_the_others() ->
     counts: Counter[str] = Counter()
     for i in range(90):
         names = "abc" if i % 2 else "ab"
-        counts[router.choose(placement(1, 2, 3), workers(*names)).worker] += 1
+        counts[router.choose(placement(1, 2, 3), workers(*names), 0.0).worker] += 1
     assert abs(counts["a"] - counts["b"]) <= 1
     assert 0 < counts["c"] <= counts["a"]

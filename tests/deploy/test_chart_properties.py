@@ -1,6 +1,5 @@
 """What must hold of everything that the chart renders, in each profile."""
 
-import re
 from typing import Any
 
 import pytest
@@ -24,12 +23,9 @@ from tests.deploy.chart import (
     values_of,
     workloads,
 )
-from tests.tools import REPOSITORY
+from worker.config import WorkerConfig
 
 each_profile = pytest.mark.parametrize("profile", PROFILES)
-# Read, since importing it takes torch and seconds.
-WORKER = (REPOSITORY / "worker" / "app.py").read_text()
-[DRAIN_TIMEOUT_S] = map(float, re.findall(r"^DRAIN_TIMEOUT_S = (.+)$", WORKER, re.MULTILINE))
 PORTS = {
     "gateway": {"grpc": 50051, "http": 8000, "metrics": 9464},
     "worker": {"grpc": 50061, "metrics": 9101},
@@ -48,7 +44,7 @@ def test_the_grace_period_is_longer_than_the_hook_and_the_drain_together(profile
         pod = each["spec"]["template"]["spec"]
         hook = container_of({"spec": pod}).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         config = config_of(render("helm4", profile), each)
-        drain = config["gateway"]["server"]["drain_s"] if component(each) == "gateway" else DRAIN_TIMEOUT_S
+        drain = config["gateway"]["server"]["drain_s"] if component(each) == "gateway" else WorkerConfig().drain_s
         assert pod["terminationGracePeriodSeconds"] >= hook + drain + 10, name_of(each)
         assert hook > 0 or component(each) == "worker", "load balancers need time to notice"
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from cli.embedded_redis import EmbeddedRedis
 from gateway.config import RedisConfig
 from gateway.control.namespaces import UsedNamespaces
-from gateway.dispatch.fleet import Generation, Segment
+from gateway.dispatch.generation import Generation, Segment
 from gateway.errors import UnavailableError
 from gateway.identity.reach import StoreReach
 from gateway.identity.redis_store import connect

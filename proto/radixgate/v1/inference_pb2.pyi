@@ -418,6 +418,7 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     text: _builtins.str
     """Text of the new tokens as far as it is certain: never half a character,
@@ -427,6 +428,8 @@ class GenerateResponse(_message.Message):
     """Set in the last message of each completion."""
     index: _builtins.int
     """Which completion this is about: 0 to n - 1."""
+    simulated: _builtins.bool
+    """The worker simulates: times are modelled, tokens and text mean nothing."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New tokens since the last message, in order."""
@@ -456,10 +459,11 @@ class GenerateResponse(_message.Message):
         usage: Global___Usage | None = ...,
         index: _builtins.int = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        simulated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "simulated", b"simulated", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,9 +688,12 @@ class Model(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     context_length: _builtins.int
     """Prompt and completion together, in tokens."""
+    simulated: _builtins.bool
+    """Its workers simulate: there is no model behind it."""
     @_builtins.property
     def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Adapters that the caller's tenant may name with this model."""
@@ -697,10 +704,11 @@ class Model(_message.Message):
         name: _builtins.str = ...,
         context_length: _builtins.int = ...,
         adapters: _abc.Iterable[_builtins.str] | None = ...,
+        simulated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "context_length", b"context_length", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "context_length", b"context_length", "name", b"name", "simulated", b"simulated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,52 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CacheTier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CacheTierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheTier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CACHE_TIER_UNSPECIFIED: _CacheTier.ValueType  # 0
+    CACHE_TIER_DEVICE: _CacheTier.ValueType  # 1
+    CACHE_TIER_HOST: _CacheTier.ValueType  # 2
+    CACHE_TIER_STORAGE: _CacheTier.ValueType  # 3
+    """Shared, and emptied by others: what was stored once may be gone."""
+
+class CacheTier(_CacheTier, metaclass=_CacheTierEnumTypeWrapper): ...
+
+CACHE_TIER_UNSPECIFIED: CacheTier.ValueType  # 0
+CACHE_TIER_DEVICE: CacheTier.ValueType  # 1
+CACHE_TIER_HOST: CacheTier.ValueType  # 2
+CACHE_TIER_STORAGE: CacheTier.ValueType  # 3
+"""Shared, and emptied by others: what was stored once may be gone."""
+Global___CacheTier: _TypeAlias = CacheTier  # noqa: Y015
+
+class _CacheChange:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CacheChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheChange.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CACHE_CHANGE_UNSPECIFIED: _CacheChange.ValueType  # 0
+    CACHE_CHANGE_STORED: _CacheChange.ValueType  # 1
+    """The tier holds the pages now."""
+    CACHE_CHANGE_REMOVED: _CacheChange.ValueType  # 2
+    """The tier holds them no longer."""
+    CACHE_CHANGE_MOVED: _CacheChange.ValueType  # 3
+    """They left the device; the host, which is the tier here, holds them."""
+
+class CacheChange(_CacheChange, metaclass=_CacheChangeEnumTypeWrapper): ...
+
+CACHE_CHANGE_UNSPECIFIED: CacheChange.ValueType  # 0
+CACHE_CHANGE_STORED: CacheChange.ValueType  # 1
+"""The tier holds the pages now."""
+CACHE_CHANGE_REMOVED: CacheChange.ValueType  # 2
+"""The tier holds them no longer."""
+CACHE_CHANGE_MOVED: CacheChange.ValueType  # 3
+"""They left the device; the host, which is the tier here, holds them."""
+Global___CacheChange: _TypeAlias = CacheChange  # noqa: Y015
+
 class _SequenceErrorCode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -102,6 +148,13 @@ class GetModelResponse(_message.Message):
     SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     MODEL_REVISION_FIELD_NUMBER: _builtins.int
+    NAME_SEED_FIELD_NUMBER: _builtins.int
+    NAME_PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    DEVICE_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_SLOTS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     model: _builtins.str
     context_length: _builtins.int
@@ -116,6 +169,20 @@ class GetModelResponse(_message.Message):
     """Jinja2 source; empty for a model without one."""
     model_revision: _builtins.str
     """Digest of weights and configuration; names KV outside of this process."""
+    name_seed: _builtins.bytes
+    """What names pages of KV here, as in CacheEvent: a chain of hashes that
+    starts from these bytes, over pages of so many tokens.
+    """
+    name_page_size: _builtins.int
+    device_slots: _builtins.int
+    """Slots of the pools, in tokens. 0 host slots: there is no host tier."""
+    host_slots: _builtins.int
+    store_id: _builtins.str
+    """Workers with the same one share storage. Empty: there is none."""
+    simulated: _builtins.bool
+    """The model is a model of time: tokens and texts mean nothing."""
+    incarnation: _builtins.str
+    """Another one with each start of the process."""
     @_builtins.property
     def special_tokens(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Named special tokens that templates use (bos_token, eos_token, ...)."""
@@ -136,14 +203,80 @@ class GetModelResponse(_message.Message):
         special_tokens: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         model_revision: _builtins.str = ...,
+        name_seed: _builtins.bytes = ...,
+        name_page_size: _builtins.int = ...,
+        device_slots: _builtins.int = ...,
+        host_slots: _builtins.int = ...,
+        store_id: _builtins.str = ...,
+        simulated: _builtins.bool = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_template", b"chat_template", "context_length", b"context_length", "eos_token_ids", b"eos_token_ids", "max_sequence_tokens", b"max_sequence_tokens", "model", b"model", "model_revision", b"model_revision", "page_size", b"page_size", "special_tokens", b"special_tokens", "tokenizer_json", b"tokenizer_json", "vocab_size", b"vocab_size", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_template", b"chat_template", "context_length", b"context_length", "device_slots", b"device_slots", "eos_token_ids", b"eos_token_ids", "host_slots", b"host_slots", "incarnation", b"incarnation", "max_sequence_tokens", b"max_sequence_tokens", "model", b"model", "model_revision", b"model_revision", "name_page_size", b"name_page_size", "name_seed", b"name_seed", "page_size", b"page_size", "simulated", b"simulated", "special_tokens", b"special_tokens", "store_id", b"store_id", "tokenizer_json", b"tokenizer_json", "vocab_size", b"vocab_size", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class WorkerRegistration(_message.Message):
+    """What a worker says of itself in Redis, as JSON, for as long as it lives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MODEL_REVISION_FIELD_NUMBER: _builtins.int
+    CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    DEVICE_SLOTS_FIELD_NUMBER: _builtins.int
+    HOST_SLOTS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    address: _builtins.str
+    """Where gateways reach it, host:port."""
+    incarnation: _builtins.str
+    model: _builtins.str
+    model_revision: _builtins.str
+    context_length: _builtins.int
+    page_size: _builtins.int
+    device_slots: _builtins.int
+    host_slots: _builtins.int
+    simulated: _builtins.bool
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names, sorted."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        model: _builtins.str = ...,
+        model_revision: _builtins.str = ...,
+        context_length: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        device_slots: _builtins.int = ...,
+        host_slots: _builtins.int = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
+        simulated: _builtins.bool = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "address", b"address", "context_length", b"context_length", "device_slots", b"device_slots", "host_slots", b"host_slots", "incarnation", b"incarnation", "model", b"model", "model_revision", b"model_revision", "page_size", b"page_size", "simulated", b"simulated", "start_time", b"start_time", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerRegistration: _TypeAlias = WorkerRegistration  # noqa: Y015
 
 @_typing.final
 class ConnectRequest(_message.Message):
@@ -151,25 +284,46 @@ class ConnectRequest(_message.Message):
 
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_QUERY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def submit(self) -> Global___Submit: ...
     @_builtins.property
     def cancel(self) -> Global___Cancel: ...
+    @_builtins.property
+    def snapshot_query(self) -> Global___SnapshotQuery: ...
     def __init__(
         self,
         *,
         submit: Global___Submit | None = ...,
         cancel: Global___Cancel | None = ...,
+        snapshot_query: Global___SnapshotQuery | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "message", b"message", "submit", b"submit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "message", b"message", "snapshot_query", b"snapshot_query", "submit", b"submit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "message", b"message", "submit", b"submit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "message", b"message", "snapshot_query", b"snapshot_query", "submit", b"submit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["submit", "cancel"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["submit", "cancel", "snapshot_query"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotQuery(_message.Message):
+    """Asks for all that the cache holds: the answer is one CacheSnapshot, in parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotQuery: _TypeAlias = SnapshotQuery  # noqa: Y015
 
 @_typing.final
 class Submit(_message.Message):
@@ -187,6 +341,7 @@ class Submit(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     CACHE_FLOOR_TOKENS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    CONTINUED_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """Chosen by the gateway, unique on its stream."""
     request_id: _builtins.str
@@ -224,6 +379,12 @@ class Submit(_message.Message):
     def sampling(self) -> _inference_pb2.SamplingParams:
         """Every default filled in by the gateway, seed included."""
 
+    @_builtins.property
+    def continued(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContinuedCompletion]:
+        """Completions that another worker had begun, and that go on here. None: the
+        request begins. Those of its `n` that are not named have ended.
+        """
+
     def __init__(
         self,
         *,
@@ -239,14 +400,44 @@ class Submit(_message.Message):
         weight: _builtins.float = ...,
         cache_floor_tokens: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        continued: _abc.Iterable[Global___ContinuedCompletion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "cache_floor_tokens", b"cache_floor_tokens", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_revision", b"adapter_revision", "cache_floor_tokens", b"cache_floor_tokens", "continued", b"continued", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sequence_id", b"sequence_id", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Submit: _TypeAlias = Submit  # noqa: Y015
+
+@_typing.final
+class ContinuedCompletion(_message.Message):
+    """What a completion has by now. It goes on as if it had been computed here, and
+    nothing of this is told once more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContinuedCompletion: _TypeAlias = ContinuedCompletion  # noqa: Y015
 
 @_typing.final
 class PromptSegment(_message.Message):
@@ -300,6 +491,9 @@ class ConnectResponse(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    CACHE_EVENTS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceOutput]:
         """One entry for each of this gateway's sequences that has news."""
@@ -310,20 +504,182 @@ class ConnectResponse(_message.Message):
     def adapters(self) -> Global___AdapterSet:
         """The first message of a stream has it, and each after a change."""
 
+    @_builtins.property
+    def cache_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheEvent]:
+        """What has changed in the tiers, in order and without gaps, unless the
+        gateway reads too slowly: then some are left out, and it sees a gap.
+        """
+
+    @_builtins.property
+    def snapshot(self) -> Global___CacheSnapshot: ...
+    @_builtins.property
+    def digest(self) -> Global___CacheDigest: ...
     def __init__(
         self,
         *,
         outputs: _abc.Iterable[Global___SequenceOutput] | None = ...,
         load: Global___WorkerLoad | None = ...,
         adapters: Global___AdapterSet | None = ...,
+        cache_events: _abc.Iterable[Global___CacheEvent] | None = ...,
+        snapshot: Global___CacheSnapshot | None = ...,
+        digest: Global___CacheDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "digest", b"digest", "load", b"load", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "load", b"load", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "cache_events", b"cache_events", "digest", b"digest", "load", b"load", "outputs", b"outputs", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
+
+@_typing.final
+class CacheEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """1, 2, 3, ... for all events of a worker since its start."""
+    change: Global___CacheChange.ValueType
+    tier: Global___CacheTier.ValueType
+    names: _builtins.bytes
+    """Of pages, 16 bytes each, one behind the other, in the order of their path.
+    A page that was stored twice is there until it was removed twice.
+    """
+    @_builtins.property
+    def namespace(self) -> Global___CacheNamespace: ...
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        change: Global___CacheChange.ValueType = ...,
+        tier: Global___CacheTier.ValueType = ...,
+        namespace: Global___CacheNamespace | None = ...,
+        names: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "names", b"names", "namespace", b"namespace", "seq", b"seq", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheEvent: _TypeAlias = CacheEvent  # noqa: Y015
+
+@_typing.final
+class CacheSnapshot(_message.Message):
+    """All that the tiers held after an event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    HOLDINGS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    part: _builtins.int
+    """0, 1, 2, ..."""
+    last: _builtins.bool
+    @_builtins.property
+    def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheHolding]: ...
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        holdings: _abc.Iterable[Global___CacheHolding] | None = ...,
+        part: _builtins.int = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holdings", b"holdings", "last", b"last", "part", b"part", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheSnapshot: _TypeAlias = CacheSnapshot  # noqa: Y015
+
+@_typing.final
+class CacheHolding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    tier: Global___CacheTier.ValueType
+    names: _builtins.bytes
+    """As in CacheEvent."""
+    @_builtins.property
+    def namespace(self) -> Global___CacheNamespace: ...
+    def __init__(
+        self,
+        *,
+        tier: Global___CacheTier.ValueType = ...,
+        namespace: Global___CacheNamespace | None = ...,
+        names: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "namespace", b"namespace", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheHolding: _TypeAlias = CacheHolding  # noqa: Y015
+
+@_typing.final
+class CacheDigest(_message.Message):
+    """What the tiers held after an event, in short: who has followed all events has
+    the same. Device and host only.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    @_builtins.property
+    def device(self) -> Global___TierDigest: ...
+    @_builtins.property
+    def host(self) -> Global___TierDigest: ...
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+        device: Global___TierDigest | None = ...,
+        host: Global___TierDigest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "host", b"host"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "host", b"host", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheDigest: _TypeAlias = CacheDigest  # noqa: Y015
+
+@_typing.final
+class TierDigest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    SUM_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    sum: _builtins.bytes
+    """The names of all pages as little-endian numbers, added up, modulo 2^128."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        sum: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_pages", b"num_pages", "sum", b"sum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierDigest: _TypeAlias = TierDigest  # noqa: Y015
 
 @_typing.final
 class AdapterSet(_message.Message):
@@ -815,11 +1171,39 @@ class WorkerLoad(_message.Message):
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
     EVICTABLE_SLOTS_FIELD_NUMBER: _builtins.int
     NUM_SLOTS_FIELD_NUMBER: _builtins.int
+    PENDING_TOKENS_FIELD_NUMBER: _builtins.int
+    OWN_PENDING_TOKENS_FIELD_NUMBER: _builtins.int
+    OWN_SEQUENCES_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    LOAD_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    FETCH_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    STEP_S_FIELD_NUMBER: _builtins.int
+    STALLED_S_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     running_sequences: _builtins.int
     waiting_sequences: _builtins.int
     free_slots: _builtins.int
     evictable_slots: _builtins.int
     num_slots: _builtins.int
+    pending_tokens: _builtins.int
+    """Prompt tokens that are yet to be computed, of all gateways, and of the one
+    that is told.
+    """
+    own_pending_tokens: _builtins.int
+    own_sequences: _builtins.int
+    """Sequences of the gateway that is told."""
+    prefill_tokens_per_s: _builtins.float
+    """Measured speeds of computing prompts, of loading from the host, of fetching
+    from storage. 0: not known yet.
+    """
+    load_tokens_per_s: _builtins.float
+    fetch_tokens_per_s: _builtins.float
+    step_s: _builtins.float
+    """What a step takes lately. 0: not known yet."""
+    stalled_s: _builtins.float
+    """For how long nothing has moved although there is work."""
+    draining: _builtins.bool
+    """Takes no further requests; those that are here may end."""
     def __init__(
         self,
         *,
@@ -828,10 +1212,19 @@ class WorkerLoad(_message.Message):
         free_slots: _builtins.int = ...,
         evictable_slots: _builtins.int = ...,
         num_slots: _builtins.int = ...,
+        pending_tokens: _builtins.int = ...,
+        own_pending_tokens: _builtins.int = ...,
+        own_sequences: _builtins.int = ...,
+        prefill_tokens_per_s: _builtins.float = ...,
+        load_tokens_per_s: _builtins.float = ...,
+        fetch_tokens_per_s: _builtins.float = ...,
+        step_s: _builtins.float = ...,
+        stalled_s: _builtins.float = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evictable_slots", b"evictable_slots", "free_slots", b"free_slots", "num_slots", b"num_slots", "running_sequences", b"running_sequences", "waiting_sequences", b"waiting_sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "evictable_slots", b"evictable_slots", "fetch_tokens_per_s", b"fetch_tokens_per_s", "free_slots", b"free_slots", "load_tokens_per_s", b"load_tokens_per_s", "num_slots", b"num_slots", "own_pending_tokens", b"own_pending_tokens", "own_sequences", b"own_sequences", "pending_tokens", b"pending_tokens", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running_sequences", b"running_sequences", "stalled_s", b"stalled_s", "step_s", b"step_s", "waiting_sequences", b"waiting_sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
