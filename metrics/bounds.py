@@ -31,6 +31,7 @@ _VALUES: Final[Mapping[str, int]] = {
 _OUTCOMES: Final[Mapping[str, int]] = {
     "radixgate_sequences_finished_total": 9,
     "radixgate_certificate_loads_total": 7,
+    "radixgate_worker_registrations_total": 3,
     "radixgate_gateway_certificate_loads_total": 7,
     "radixgate_gateway_signing_key_fetches_total": 3,
     "radixgate_gateway_quota_decisions_total": 3,

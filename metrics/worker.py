@@ -83,6 +83,7 @@ class WorkerMetrics:
         self._make_engine_metrics()
         self._make_cache_metrics()
         self._make_trust_metrics()
+        self._make_registry_metrics()
         self._families.process_metrics()
 
     @property
@@ -189,6 +190,21 @@ class WorkerMetrics:
             "Certificates taken up (ok), and changed files refused",
             ("outcome",),
             when=with_tls,
+        )
+
+    def _make_registry_metrics(self) -> None:
+        make, with_registry = self._families, "with a registry"
+        self._registered = make.gauge(
+            "radixgate_worker_registered",
+            "1 while gateways can find this worker in the registry, else 0",
+            when=with_registry,
+        )
+        self._registrations = make.counter(
+            "radixgate_worker_registrations_total",
+            "Times that this worker made or renewed its entry (ok), that another worker had it (taken), or that Redis "
+            "was away",
+            ("outcome",),
+            when=with_registry,
         )
 
     # ------------------------------------------------------------------------------------------- the engine's observer
@@ -310,6 +326,15 @@ class WorkerMetrics:
     def certificate_refused(self, reason: str) -> None:
         """Changed files cannot be used, the last ones still are."""
         self._certificate_loads.labels(self._worker, reason).inc()
+
+    def registered(self, outcome: str) -> None:
+        """The registry has this worker ("ok"), has another one in its place ("taken"), or is "away"."""
+        self._registered.labels(self._worker).set(outcome == "ok")
+        self._registrations.labels(self._worker, outcome).inc()
+
+    def unregistered(self) -> None:
+        """The worker ends, and is in the registry no more."""
+        self._registered.labels(self._worker).set(0)
 
     # ------------------------------------------------------------------------------------------------- bounded labels
 
