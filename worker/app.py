@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ from worker.model.hardware import available_memory_bytes
 from worker.model.info import ModelInfo
 from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
+from worker.registry.entry import advertised, check_registry, registration
+from worker.registry.registrar import Registrar
 from worker.rpc.adapter_calls import AdapterCalls
 from worker.rpc.adapters import AdapterDirectory, AdapterRefused
 from worker.rpc.cache_calls import CacheCalls
@@ -146,6 +149,7 @@ class WorkerApp:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._exposition: MetricsServer | None = None
+        self._registrar: Registrar | None = None
         self._serves = False  # from the end of `start` to the beginning of `stop`
 
     async def start(self) -> WorkerAddresses:
@@ -185,6 +189,7 @@ class WorkerApp:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self._serves = True
         addresses = WorkerAddresses(f"{host}:{port}", self._exposition.url)
+        self._register(directory, port)
         _log.info(
             "worker ready", grpc=addresses.grpc, metrics=addresses.metrics, model=self._model.model,
             num_slots=self._cache.num_slots, page_size=self._cache.page_size,
@@ -195,6 +200,8 @@ class WorkerApp:
         """Stop taking requests, give those here `drain_timeout_s` (None: as configured) to end, then end everything."""
         drain_timeout_s = self._config.drain_s if drain_timeout_s is None else drain_timeout_s
         self._serves = False
+        if self._registrar is not None:
+            await self._registrar.leave()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         if self._thread is not None:
             drained = await asyncio.to_thread(self._thread.drain, drain_timeout_s)
@@ -243,12 +250,29 @@ class WorkerApp:
     def _make_directory(self, thread: EngineThread) -> tuple[AdapterDirectory, AdapterCalls]:
         self._directory = directory = AdapterDirectory(self._adapters, thread, self._config.lora)
         calls = AdapterCalls(directory, self._engine.adapters)
-        directory.watch(lambda: self._links.announce(calls.adapter_set()))
+        directory.watch(lambda: self._adapters_changed(calls))
         self._metrics.adapters(
             num_resident=lambda: sum(state.resident for state in self._engine.adapters()),
             host_bytes=lambda: directory.host_bytes,
         )
         return directory, calls
+
+    def _adapters_changed(self, calls: AdapterCalls) -> None:
+        self._links.announce(calls.adapter_set())
+        if self._registrar is not None:
+            self._registrar.refresh()
+
+    def _register(self, directory: AdapterDirectory, port: int) -> None:
+        config = self._config.registry
+        if config.url is None:
+            return
+        address, began_at = advertised(self._config, port), time.time()
+
+        def describe() -> worker_pb2.WorkerRegistration:
+            return registration(self._model, address, began_at, (entry.name for entry in directory.entries()))
+
+        self._registrar = Registrar(config, describe, self._metrics)
+        self._registrar.start()
 
     async def _load_configured(self, directory: AdapterDirectory) -> None:
         for name, adapter in self._config.lora.adapters.items():
@@ -295,6 +319,7 @@ def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: i
         special_tokens=dict(info.special_tokens),
         eos_token_ids=info.eos_token_ids,
         model_revision=info.revision,
+        incarnation=secrets.token_hex(8),
     )
 
 
@@ -313,6 +338,7 @@ def run_worker(
         if reason := why_not_free(listen):
             raise OSError(f"cannot listen on {listen}: {reason}")
     check_tls(config.tls)
+    check_registry(config)
     spans = _open_spans(config, tracing or TracingConfig())
     loaded = load_model(config.model, progress)
     # What is here now stays until the end: a full collection that looks at all of it stops every stream for as long as
