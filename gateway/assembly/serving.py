@@ -1,5 +1,7 @@
 """What a request goes through behind either front: limits, adapters and prefixes, workers."""
 
+from collections.abc import Callable
+
 from gateway.assembly.identity import Identity
 from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
@@ -9,6 +11,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.dispatch.pace import Pace
+from gateway.dispatch.worker_view import WorkerView
 from gateway.identity.extra_keys import ExtraKeys
 from gateway.observer import GatewayObserver
 from gateway.prompts.threads import PromptThreads
@@ -52,8 +55,9 @@ def _fleet(config: GatewayConfig, threads: PromptThreads, observer: GatewayObser
     catalogue, server = Catalogue(threads), config.server
     pace = Pace(server.coalesce_s, server.longest_coalesce_s, server.messages_per_s)
     limits = StreamLimits(pace, config.limits.max_unread_bytes)
-    return Fleet(
-        config.workers,
-        lambda address, changed: WorkerLink(address, config.worker_link, limits, catalogue, observer, changed),
-        catalogue,
-    )
+
+    def link_to(address: str, changed: Callable[[], None]) -> WorkerLink:
+        view = WorkerView(address, observer)
+        return WorkerLink(address, view, config.worker_link, limits, catalogue, observer, changed)
+
+    return Fleet(config.workers, link_to, catalogue)

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.prompts.encoder import PromptEncoder, ThreadedEncoder
 from gateway.prompts.threads import PromptThreads
@@ -57,10 +58,23 @@ class Catalogue:
         )
 
 
+_OWN: Final = (
+    "worker_id",
+    "incarnation",
+    "max_sequence_tokens",
+    "page_size",
+    "name_seed",
+    "name_page_size",
+    "device_slots",
+    "host_slots",
+    "store_id",
+)
+
+
 def _fingerprint(model: worker_pb2.GetModelResponse) -> bytes:
     """Digest everything a prepared request depends on; left out is what differs from worker to worker."""
     common = worker_pb2.GetModelResponse()
     common.CopyFrom(model)
-    for own in ("worker_id", "max_sequence_tokens", "page_size"):
+    for own in _OWN:
         common.ClearField(own)
     return hashlib.sha256(common.SerializeToString(deterministic=True)).digest()

@@ -15,7 +15,7 @@ from gateway.dispatch.adapters import ReportedAdapters
 from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
-from gateway.dispatch.worker_view import ViewObserver, WorkerView
+from gateway.dispatch.worker_view import WorkerView
 from gateway.errors import GatewayError, UnavailableError
 from gateway.routing.router import Candidate
 from hicache.keys import PrefixKey
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _Connect = grpc.aio.StreamStreamCall[worker_pb2.ConnectRequest, worker_pb2.ConnectResponse]
 
 
-class LinkObserver(ViewObserver, Protocol):
+class LinkObserver(Protocol):
     def worker_connected(self, worker: str) -> None: ...
 
     def worker_lost(self, worker: str) -> None: ...
@@ -50,13 +50,14 @@ class WorkerLink:
     def __init__(
         self,
         address: str,
+        view: WorkerView,
         config: WorkerLinkConfig,
         limits: StreamLimits,
         catalogue: Catalogue,
         observer: LinkObserver,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called whenever `model` has changed."""
+        """`view` is of this worker, and of no other link. `on_change` is called whenever `model` has changed."""
         self.address = address
         self.model: ServedModel | None = None  # None while the link is down
         self.last_model = ""  # its name, also while the link is down
@@ -70,7 +71,7 @@ class WorkerLink:
         self._observer = observer
         self._on_change = on_change
         self._streams: dict[int, TokenStream] = {}
-        self._view = WorkerView(address, observer)
+        self._view = view
         self._next_sequence_id = 1
         self._outbox: asyncio.Queue[worker_pb2.ConnectRequest] = asyncio.Queue()
         self._next_attempt_at = 0.0
@@ -116,7 +117,8 @@ class WorkerLink:
             stream.fail(error)
 
     def _deliver(self, message: worker_pb2.ConnectResponse) -> None:
-        self._view.told(message)
+        for request in self._view.told(message):
+            self._outbox.put_nowait(request)
         # Before the news: a sequence may have been refused for an adapter that has changed.
         if message.HasField("adapters"):
             self.adapters = ReportedAdapters(message.adapters.adapters)

@@ -1,5 +1,6 @@
 """What this gateway knows of one worker: how busy it is, and what it should have cached."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.routing.router import Candidate
@@ -42,10 +43,11 @@ class WorkerView:
         if not submit.sampling.HasField("prompt_logprobs"):  # for these nothing is taken from the cache
             self._expected[submit.sequence_id] = self._sent.sent(key)
 
-    def told(self, message: worker_pb2.ConnectResponse) -> None:
-        """The worker has said something, of itself and of its cache."""
+    def told(self, message: worker_pb2.ConnectResponse) -> Sequence[worker_pb2.ConnectRequest]:
+        """The worker has said something, of itself and of its cache. Returns what it is to be asked."""
         if message.HasField("load"):
             self._load.CopyFrom(message.load)
+        return ()
 
     def heard(self, output: worker_pb2.SequenceOutput) -> None:
         """There is news of a sequence that has not ended: look at it beside what was expected."""
