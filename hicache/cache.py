@@ -5,15 +5,17 @@ owner thread calls it and says what time it is, in seconds of a monotonic clock.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hicache.device_slots import DeviceSlots
+from hicache.events import EventLog, Snapshot
 from hicache.keys import TOKEN_BYTES, Int32Array, Namespace, PrefixKey
 from hicache.lease import Ground, Hit, Lease
 from hicache.radix.accounts import Accounts
 from hicache.radix.audit import Holding, audit
+from hicache.radix.audit_queues import require
 from hicache.radix.naming import PageNames
 from hicache.radix.node import Node
 from hicache.radix.policy import LRU, EvictionPolicy
@@ -97,8 +99,17 @@ class PrefixCache:
         host: HostSlots | None = None,
         names: PageNames | None = None,
         watcher: TierWatcher | None = None,
+        events: EventLog | None = None,
     ) -> None:
-        """`shares` are those of tenants by name. The last four are for the tiers below."""
+        """`shares` are those of tenants by name. Of `events` come names and watcher, where it is given.
+
+        Hosts and their slots, names and watcher are for the tiers below. Raises ValueError where a page of names is not
+        a multiple of `page_size`.
+        """
+        if events is not None:
+            names, watcher = events.names, events
+        if names is not None and names.page_size % page_size:
+            raise ValueError(f"the names' page_size ({names.page_size}) must be a multiple of page_size ({page_size})")
         self._shares = Shares(shares or {}, num_slots, num_host_slots, page_size)
         self._tree = RadixTree(page_size, policy or LRU(), self._shares, names, watcher)
         self._removal = Removal(self._tree, host or NoHost())
@@ -108,6 +119,7 @@ class PrefixCache:
         self._accounts = Accounts(self._tree, self._shares)
         self.num_slots = num_slots
         self.page_size = page_size
+        self.events = events  # what the tiers hold, told to others
 
     @property
     def num_free_slots(self) -> int:
@@ -295,12 +307,22 @@ class PrefixCache:
             evicted_tokens=(self._removal.lost_bytes + self._removal.moved_bytes) // TOKEN_BYTES,
         )
 
+    def snapshot(self) -> Snapshot:
+        """Return what the tiers hold, for whoever missed events. Costs O(nodes)."""
+        if self.events is None:
+            raise ValueError("the cache has no events")
+        return self.events.snapshot(self._reachable())
+
     def check(self) -> None:
         """Recompute every invariant from scratch; InvariantError says what does not hold. Costs O(everything)."""
         self._slots.check()
         holdings = [lease.holding() for lease in self._leases]
         holdings += [Holding(None, 0, slots, slots, [], True) for slots in self._quarantine()]
         audit(self._tree, self._removal.limbo, self._slots.free_slots(), self.num_slots, holdings)
+        if self.events is not None:
+            require(
+                self.events.digest() == self.snapshot().digest(), "the digest of events is not that of what is here"
+            )
 
     def _quarantine(self) -> Sequence[Int32Array]:
         """Slots that nobody owns and that are not free yet."""
@@ -317,6 +339,14 @@ class PrefixCache:
         if self._accounts.contradicts(key.namespaces, tenant):
             self._slots.reap_all()
             self._accounts.make_public(key.namespaces, tenant)
+
+    def _reachable(self) -> Iterator[Node]:
+        """Yield what is in reach, and what was dropped and not looked at yet."""
+        pending = [*self._tree.roots.tops.values(), *self._removal.limbo]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(node.children.values())
 
     def _held_nodes(self) -> set[Node]:
         """What open leases hold of what is not dropped, roots included."""

@@ -5,12 +5,13 @@ copy, which is asked for.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 
-from hicache.keys import PAGE_HASH_BYTES, Int32Array
+from hicache.keys import PAGE_HASH_BYTES, Int32Array, Namespace
 from hicache.pages import KnownPages, PagePool, group_of
 from hicache.radix.naming import PageNames
 from hicache.radix.node import Edge, Node
@@ -28,10 +29,11 @@ class Save:
 
     loads = False
 
-    def __init__(self, nodes: list[Node], num_tokens: int, names: list[PageName]) -> None:
+    def __init__(self, nodes: list[Node], num_tokens: int, names: list[PageName], spaces: list[Namespace]) -> None:
         self.nodes = nodes
         self.num_tokens = num_tokens
         self.names = names
+        self.spaces = spaces  # of each name
         self.ticket: IoTicket
 
 
@@ -63,6 +65,7 @@ class Saves:
         self._saving_tokens = 0
         self.saved_pages = self.failed = self.skipped_pages = 0
         self.durations = Durations()
+        self.on_saved: Callable[[Namespace, bytes], None] = lambda _namespace, _packed: None
 
     def __len__(self) -> int:
         return len(self._saves)
@@ -77,6 +80,7 @@ class Saves:
         first, because their pages are missing in storage.
         """
         names: list[PageName] = []
+        spaces: list[Namespace] = []
         pages: list[Int32Array] = []
         held: dict[Node, None] = {}
         wanted: dict[Node, None] = {}
@@ -96,12 +100,13 @@ class Saves:
                     continue
                 self._known.add(name.page)
                 names.append(name)
+                spaces.append(_namespace(node))
                 pages.append(_slots_of(path))
                 held.update(dict.fromkeys(piece for piece, _, _ in path))
         for node in held:
             self._asked_for.pop(node, None)
         if names:
-            self._start_save(list(held), names, pages)
+            self._start_save(Save(list(held), len(names) * self._names.page_size, names, spaces), pages)
         return [node for node in wanted if self._ask_for(node)]
 
     def _ask_for(self, node: Node) -> bool:
@@ -155,18 +160,16 @@ class Saves:
             below = None if below is None else below.children.get(edge)
         return below
 
-    def _start_save(self, nodes: list[Node], names: list[PageName], pages: list[Int32Array]) -> None:
-        num_tokens = len(pages) * self._names.page_size
-        if self._saving_tokens + num_tokens > self._max_tokens and self._saves:
+    def _start_save(self, save: Save, pages: list[Int32Array]) -> None:
+        if self._saving_tokens + save.num_tokens > self._max_tokens and self._saves:
             self.skipped_pages += len(pages)
-            self._known.discard(names)
+            self._known.discard(save.names)
             return
-        save = Save(nodes, num_tokens, names)
-        for node in nodes:
+        for node in save.nodes:
             self._removal.hold(node, save)
-        self._saving_tokens += num_tokens
+        self._saving_tokens += save.num_tokens
         self._saves.append(save)
-        save.ticket = self._io.save(names, lambda index: self._pool.read_page(pages[index]))
+        save.ticket = self._io.save(save.names, lambda index: self._pool.read_page(pages[index]))
 
     def _pages_of(self, node: Node) -> Iterator[tuple[PageName, list[tuple[Node, int, int]]]]:
         """Every page that ends in `node`, with the pieces of nodes that it consists of: (node, begin, end), in bytes of
@@ -187,8 +190,7 @@ class Saves:
         return all(names[at : at + PAGE_HASH_BYTES] in self._known for at in range(0, len(names), PAGE_HASH_BYTES))
 
     def _group(self, node: Node) -> bytes:
-        assert node.space is not None
-        return group_of(node.space.namespace, self._names.seed)
+        return group_of(_namespace(node), self._names.seed)
 
     def cancel(self, group: bytes) -> None:
         """Nothing of a group is to be saved any more."""
@@ -208,6 +210,7 @@ class Saves:
             self.durations.add(save.ticket.seconds)
         if save.ticket.state is IoState.DONE:
             self.saved_pages += save.ticket.pages
+            self._tell_saved(save)
         else:
             self.failed += 1
             self._known.discard(save.names)
@@ -215,6 +218,17 @@ class Saves:
             self._removal.let_go(node, save)
             if node.space is not None:
                 self._tree.merge_with_only_child(node)
+
+    def _tell_saved(self, save: Save) -> None:
+        """Where a store has not kept all, it has kept the first."""
+        kept = zip(save.spaces[: save.ticket.pages], save.names, strict=False)
+        for namespace, run in groupby(kept, key=itemgetter(0)):
+            self.on_saved(namespace, b"".join([name.page for _, name in run]))
+
+
+def _namespace(node: Node) -> Namespace:
+    assert node.space is not None
+    return node.space.namespace
 
 
 def _above(node: Node) -> Iterator[Node]:

@@ -20,7 +20,7 @@ from hicache.cache import Hit, Holdings, Lease, Prefetch, PrefixCache
 from hicache.copies.cost import LoadCostModel
 from hicache.copies.transfer import LayerGate, Transfer
 from hicache.errors import LeaseError
-from hicache.events import EventLog, Snapshot
+from hicache.events import EventLog
 from hicache.fetches import Fetch
 from hicache.flights import Flights, LoadBack
 from hicache.host import HostSlots, MirrorRules, WriteBack, WritePolicy
@@ -77,7 +77,8 @@ class TieredCache(PrefixCache):
         events: EventLog | None = None,
     ) -> None:
         """Storage and events must share their names, whose pages fit the tree's: ValueError otherwise."""
-        names = _common_names(storage, events, page_size)
+        if storage is not None and events is not None and events.names is not storage.names:
+            raise ValueError("storage and events must share one object for names")
         self._host = HostSlots(host.num_slots, page_size)
         super().__init__(
             num_slots,
@@ -86,12 +87,11 @@ class TieredCache(PrefixCache):
             shares=shares,
             num_host_slots=host.num_slots,
             host=self._host,
-            names=names,
-            watcher=events,
+            names=None if storage is None else storage.names,
+            events=events,
         )
         self._write_policy = host.write_policy
         self._rules = host.rules
-        self._events = events
         self._cost = host.cost
         self._declined_loads = 0
         self._mirroring_ahead = False
@@ -105,6 +105,8 @@ class TieredCache(PrefixCache):
             self._backing = Backing(
                 self._tree, self._removal, self._host, storage.io, storage.pool, storage.names, storage.rules
             )
+            if events is not None:
+                self._backing.saves.on_saved = events.saved
 
     @property
     def num_returning_slots(self) -> int:
@@ -182,18 +184,6 @@ class TieredCache(PrefixCache):
             self._flights.want(node)
             pending.extend(node.children.values())
         self._flights.mirror_wanted(now)
-
-    def snapshot(self) -> Snapshot:
-        """Return what the tiers hold, for whoever missed events."""
-        if self._events is None:
-            raise ValueError("the cache has no events")
-        nodes: list[Node] = []
-        pending = [*self._tree.roots.tops.values(), *self._removal.limbo]
-        while pending:
-            node = pending.pop()
-            nodes.append(node)
-            pending.extend(node.children.values())
-        return self._events.snapshot(nodes)
 
     def tier_stats(self) -> TierStats:
         flights, removal, backing = self._flights, self._removal, self._backing
@@ -438,17 +428,6 @@ class TieredLease(Lease):
         if node is not None:
             node.host_ref_counter -= 1
             self._tiers._tree.queues.replace(node)
-
-
-def _common_names(storage: StorageTier | None, events: EventLog | None, page_size: int) -> PageNames | None:
-    names = storage.names if storage is not None else events.names if events is not None else None
-    if names is None:
-        return None
-    if names.page_size % page_size:
-        raise ValueError(f"the names' page_size ({names.page_size}) must be a multiple of page_size ({page_size})")
-    if events is not None and events.names is not names:
-        raise ValueError("storage and events must share one object for names")
-    return names
 
 
 def _front(cache: TieredCache, chain: Sequence[Node], size: int) -> list[Node]:

@@ -24,11 +24,23 @@ class PageNames:
 
         Both are depths in bytes within the node.
         """
-        names = self._of(node)
+        names = self.of(node)
         above = (node.depth - len(node.key)) // self.page_bytes
         first = (begin // self.page_bytes - above) * PAGE_HASH_BYTES
         last = (end // self.page_bytes - above) * PAGE_HASH_BYTES
         return names[first:last]
+
+    def of(self, node: Node) -> bytes:
+        """Return the names, one behind the other, of all pages that end in a node. One that grew keeps those it has."""
+        unnamed: list[Node] = []
+        above: Node | None = node
+        while above is not None and not (above.hash_value and self._is_complete(above)):
+            unnamed.append(above)
+            above = above.above
+        for each in reversed(unnamed):
+            self._complete(each)
+        assert node.hash_value is not None
+        return node.hash_value
 
     def split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`."""
@@ -54,18 +66,6 @@ class PageNames:
 
     def _is_complete(self, node: Node) -> bool:
         return node.hash_value is not None and len(node.hash_value) == self._count(node) * PAGE_HASH_BYTES
-
-    def _of(self, node: Node) -> bytes:
-        """The names of all pages that end in a node. One that grew since keeps those it has."""
-        unnamed: list[Node] = []
-        above: Node | None = node
-        while above is not None and not (above.hash_value and self._is_complete(above)):
-            unnamed.append(above)
-            above = above.above
-        for each in reversed(unnamed):
-            self._complete(each)
-        assert node.hash_value is not None
-        return node.hash_value
 
     def _complete(self, node: Node) -> None:
         begin = node.depth - len(node.key)

@@ -290,6 +290,16 @@ class World:
         assert not self.store.wrong, "a page was saved under a name that is not its own"
         self.reader.follow()
         assert self.reader.held == walked(self.cache, self.names)
+        assert self.cache.events is not None
+        assert self.cache.events.digest() == self.reader.digest() == self.cache.snapshot().digest()
+        self._verify_saved()
+
+    def _verify_saved(self) -> None:
+        """Whoever heard of all that was saved has heard of each page, under the namespace that it belongs to."""
+        groups = {(group_of(namespace, _SEED), page) for namespace, page in self.reader.saved}
+        assert groups <= {(group, page) for page, (group, _) in self.store.expected.items()}
+        if not self.reader.resyncs:
+            assert self.reader.saved.total() == self.cache.tier_stats().saved_pages
 
     def _verify_sequence(self, sequence: Running) -> None:
         """It reads what was computed for it."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hicache.copies.transfer import Copy, Direction
-from hicache.events import CacheEvent, EventKind, EventLog, Snapshot
+from hicache.events import CacheDigest, CacheEvent, EventKind, EventLog, Snapshot, TierDigest
 from hicache.keys import PAGE_HASH_BYTES, TOKEN_DTYPE, Int32Array, Namespace, PrefixKey, Segment, page_hashes
 from hicache.radix.naming import PageNames
 from hicache.radix.node import Node
@@ -129,6 +129,7 @@ class Reader:
         self._cache = cache
         self._seq = 0
         self.held: Counter[Place] = Counter()
+        self.saved: Counter[tuple[Namespace, bytes]] = Counter()  # in storage, as far as it was told
         self.resyncs = 0
 
     def follow(self) -> None:
@@ -149,7 +150,20 @@ class Reader:
         )
         self.resyncs += 1
 
+    def digest(self) -> CacheDigest:
+        """What the log's digest must be, from all that is believed to be there."""
+        return CacheDigest(self._seq, self._digest_of("device"), self._digest_of("host"))
+
+    def _digest_of(self, tier: str) -> TierDigest:
+        counts = [(name, count) for (of, _, name), count in self.held.items() if of == tier]
+        total = sum(int.from_bytes(name, "little") * count for name, count in counts)
+        return TierDigest(sum(count for _, count in counts), total % 2**128)
+
     def _apply(self, event: CacheEvent) -> None:
+        if event.tier == "storage":
+            assert event.kind is EventKind.STORED
+            self.saved.update((event.namespace, name) for name in event.names)
+            return
         for name in event.names:
             if event.kind is EventKind.STORED:
                 self.held[event.tier, event.namespace, name] += 1

@@ -1,10 +1,12 @@
 """Who reads the event log knows what each tier holds, after a gap too."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from hicache.cache import PrefixCache
 from hicache.copies.fake_transfer import InstantTransfer
-from hicache.events import EventKind, EventLog
+from hicache.events import CacheDigest, EventKind, EventLog, Holding, TierDigest
 from hicache.keys import page_hashes
 from hicache.radix.naming import PageNames
 from hicache.tiered import HostTier, StorageTier, TieredCache
@@ -14,6 +16,11 @@ from tests.unit.hicache.tiers import SEED, Tiers
 
 LONG = list(range(100, 116))  # four pages of names
 NAMES = tuple(page_hashes(key(LONG), 4, SEED))
+
+
+def digest_of(names: Iterable[bytes]) -> TierDigest:
+    numbers = [int.from_bytes(name, "little") for name in names]
+    return TierDigest(len(numbers), sum(numbers) % 2**128)
 
 
 def told(tiers: Tiers, since: int = 0) -> list[tuple[EventKind, str, tuple[bytes, ...]]]:
@@ -39,8 +46,64 @@ def test_a_copy_is_told_of_when_it_is_done() -> None:
     tiers.cache.flush(now=tiers.now)
     seq = tiers.log.seq
     assert told(tiers, seq) == []
-    tiers.settle()
+    tiers.transfer.finish_all()
+    tiers.tick()
     assert told(tiers, seq) == [(EventKind.STORED, "host", NAMES)]
+
+
+def test_pages_are_told_of_when_storage_has_them_and_are_in_no_digest() -> None:
+    tiers = Tiers()
+    tiers.serve(key(LONG))
+    tiers.cache.flush(now=tiers.now)
+    tiers.transfer.finish_all()
+    tiers.tick()
+    before = tiers.log.digest()
+    tiers.settle()
+    assert told(tiers, before.seq) == [(EventKind.STORED, "storage", NAMES)]
+    after = tiers.log.digest()
+    assert (after.device, after.host) == (before.device, before.host)
+    assert after.device.num_pages == after.host.num_pages == len(NAMES)
+
+
+def test_pages_that_storage_did_not_take_are_not_told_of() -> None:
+    tiers = Tiers()
+    tiers.serve(key(LONG))
+    tiers.cache.flush(now=tiers.now)
+    tiers.transfer.finish_all()
+    tiers.tick()
+    seq = tiers.log.seq
+    tiers.io.fail("the disk is full")
+    tiers.settle()
+    assert told(tiers, seq) == []
+
+
+def test_a_digest_is_the_sum_of_the_names_that_are_there() -> None:
+    tiers = Tiers()
+    assert tiers.log.digest() == CacheDigest()
+    tiers.to_host(key(LONG))
+    tiers.serve(key(LONG[:8], "other"))
+    names = page_hashes(key(LONG[:8], "other"), 4, SEED)
+    assert tiers.log.digest() == CacheDigest(tiers.log.seq, digest_of(names), digest_of(NAMES))
+
+
+def test_a_page_that_is_there_twice_counts_twice() -> None:
+    tiers = Tiers(64)
+    tiers.serve(key(LONG))
+    tiers.cache.drop(namespace())
+    tiers.serve(key(LONG))
+    assert tiers.log.digest().device == digest_of([*NAMES, *NAMES])
+    tiers.settle()
+    assert tiers.log.digest().device == digest_of(NAMES)
+
+
+def test_a_cache_on_the_device_alone_has_a_digest_and_a_snapshot() -> None:
+    log = EventLog(PageNames(4, SEED))
+    cache = PrefixCache(64, events=log)
+    with cache.acquire(key(LONG), now=1.0) as lease:
+        assert lease.reserve(16, now=1.0)
+        lease.commit(key(LONG), now=1.0)
+    assert cache.snapshot().holdings == (Holding("device", namespace(), b"".join(NAMES)),)
+    assert cache.snapshot().digest() == log.digest() == CacheDigest(1, digest_of(NAMES))
 
 
 def test_what_leaves_the_device_for_the_host_has_moved() -> None:
@@ -110,7 +173,7 @@ def test_events_count_without_gaps_and_are_told_as_they_happen() -> None:
     heard: list[int] = []
     names = PageNames(4, SEED)
     log = EventLog(names, on_event=lambda event: heard.append(event.seq))
-    cache = PrefixCache(64, names=names, watcher=log)
+    cache = PrefixCache(64, events=log)
     for first in range(9):
         with cache.acquire(key([first, *LONG]), now=1.0) as lease:
             assert lease.reserve(17, now=1.0)
