@@ -102,6 +102,14 @@ class WorkerMetrics:
         self._computed_tokens = make.counter(
             "radixgate_computed_prompt_tokens_total", "Prompt tokens that no tier of the cache held", who
         )
+        self._continued = make.counter(
+            "radixgate_continued_sequences_total", "Sequences that went on here after they were begun elsewhere", who
+        )
+        self._continued_tokens = make.counter(
+            "radixgate_continued_tokens_total",
+            "Tokens that sequences begun elsewhere came with, by the tier that held them or computed once more",
+            (*who, "source"),
+        )
         self._completion_tokens = make.counter("radixgate_completion_tokens_total", "Tokens generated", who)
 
     def _make_sequence_metrics(self) -> None:
@@ -220,6 +228,14 @@ class WorkerMetrics:
         self._computed_tokens.labels(*who).inc(prompt_tokens - num_cached)
         self._hit_rate.admitted(who, num_cached, prompt_tokens)
         self._queue_wait.labels(*who[:2]).observe(queue_wait_s)
+
+    def continued(self, tenant: str, adapter: str, admission: Admission) -> None:
+        hit, num_tokens = admission.hit, admission.prompt_tokens
+        who = self._observe(tenant, adapter, num_tokens)
+        self._continued.labels(*who).inc()
+        found = {"device": hit.device, "host": hit.host, "storage": hit.storage}
+        for source, tokens in {**found, "computed": num_tokens - sum(found.values())}.items():
+            self._continued_tokens.labels(*who, source).inc(tokens)
 
     def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
         self._first_token.labels(self._worker, self._labels.of_tenant(tenant)).observe(ttft_s)

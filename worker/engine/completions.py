@@ -11,7 +11,8 @@ class Completions:
     """The living sequences by request.
 
     A request for several completions is one sequence, the leader, until its prompt is computed; then the others, its
-    branches, are born. Invariant: of each request here some sequence is alive.
+    branches, are born. Where they were begun elsewhere, all are here at once.
+    Invariant: of each request here some sequence is alive.
     """
 
     def __init__(self) -> None:
@@ -44,14 +45,14 @@ class Completions:
         """Return those of a request that are alive."""
         return tuple(self._alive.get(sequence_id, ()))
 
-    def add(self, leader: Sequence) -> None:
-        sequence_id = leader.request.sequence_id
-        n = leader.request.params.n
-        self._alive[sequence_id] = [leader]
-        self._num_alive += 1
-        self._expect(n, leader)
-        if n > 1:
-            self._num_unborn[sequence_id] = n - 1
+    def add(self, begun: SequenceOf[Sequence]) -> None:
+        """Take in what a request begins with: its leader, or all of those that go on."""
+        request = begun[0].request
+        self._alive[request.sequence_id] = list(begun)
+        self._num_alive += len(begun)
+        self._expect(request.num_completions, begun[0])
+        if request.num_completions > len(begun):
+            self._num_unborn[request.sequence_id] = request.num_completions - len(begun)
 
     def born(self, leader: Sequence, branches: SequenceOf[Sequence]) -> None:
         """Take in all the branches of a leader that is alive."""

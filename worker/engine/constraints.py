@@ -32,7 +32,10 @@ class Constraint(Protocol):
     """What completions must read like, ready to be held to. Called from the engine's thread only."""
 
     def begin(self, token_ids: Sequence[int] = ()) -> ConstraintState:
-        """Return the state behind `token_ids`, the completion so far. Raises ConstraintFailed if they don't fit."""
+        """Return the state behind `token_ids`, the completion so far.
+
+        Raises ConstraintFailed if they don't fit, or if nothing may follow them.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from worker.config import EngineConfig
 from worker.engine import waiting
 from worker.engine.adapters import AdapterPlaces, AdapterSource, AdapterState, NoAdapters
 from worker.engine.batches import BatchBuilder
+from worker.engine.beginnings import begin, has_ended
 from worker.engine.completions import Completions
 from worker.engine.constraints import ConstraintFailed
 from worker.engine.deadlines import Deadlines
@@ -130,21 +131,17 @@ class Engine:
         if request.sequence_id in self._completions or request.sequence_id in self._telling:
             raise DuplicateSequenceError(f"sequence {request.sequence_id} is alive already")
         self._floors.say(request, self._completions)
-        failure = self._refusal(request)
-        if failure is not None:
-            self._telling.refused(request, failure)
+        begun = self._refusal(request) or self._begun(request, now)
+        if isinstance(begun, Failure):
+            self._telling.refused(request, begun)
             return
         self._make_room(request, now)
-        ends = frozenset(request.params.stop_token_ids)
-        # A constraint says where a text may end, and the end is an end token.
-        if not request.params.ignore_eos or request.constraint is not None:
-            ends = ends.union(self._limits.eos_token_ids)
-        sequence = Sequence(request, self._num_submitted, now, ends)
         self._num_submitted += request.params.n
-        self._scheduler.enqueue(sequence, now)  # if that raises, the sequence was never here
-        self._adapters.joined(sequence)
-        self._completions.add(sequence)
-        self._deadlines.watch(sequence)
+        self._scheduler.enqueue(begun, now)  # if that raises, the request was never here
+        self._completions.add(begun)
+        for sequence in begun:
+            self._adapters.joined(sequence)
+            self._deadlines.watch(sequence)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
         """End a request and free its slots, at once or when the forward pass under way has ended.
@@ -286,6 +283,14 @@ class Engine:
             return Failure(FailureCode.NOT_FOUND, f"adapter {request.adapter!r} is not loaded here", "adapter")
         failure = refusal(request, self._limits, self._cache.max_lease_slots_of(request.tenant))
         return self._room.refusal(request) if failure is None else failure
+
+    def _begun(self, request: Request, now: float) -> tuple[Sequence, ...] | Failure:
+        """Return what a request begins with, or why what is to go on has ended already."""
+        begun = begin(request, self._num_submitted, now, self._limits)
+        if isinstance(begun, Failure) or not (request.continued and request.params.stop):
+            return begun
+        stopped = [place for place, sequence in enumerate(begun) if self._telling.resume(sequence)]
+        return has_ended(stopped[0], "a stop string has ended the completion") if stopped else begun
 
     def _make_room(self, request: Request, now: float) -> None:
         """End those that give way for a request, if there are so many here."""

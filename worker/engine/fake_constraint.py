@@ -23,7 +23,8 @@ class FakeConstraint:
     def begin(self, token_ids: Sequence[int] = ()) -> "_FakeState":
         state = _FakeState(self)
         for token_id in token_ids:
-            state.accept(token_id)
+            if not state.accept(token_id):
+                raise ConstraintFailed("nothing may follow")
         return state
 
     def allowed(self, num_tokens: int) -> Uint32Array:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from worker.batch import SamplingParams
-from worker.engine.ports import Request
+from worker.engine.ports import Continued, Request
 from worker.errors import Failure, FailureCode
 
 
@@ -15,6 +15,15 @@ class ModelLimits:
     vocab_size: int  # token ids are 0..vocab_size-1
     context_length: int  # tokens, prompt and completion together
     eos_token_ids: tuple[int, ...]
+
+
+def end_token_ids(request: Request, limits: ModelLimits) -> frozenset[int]:
+    """Return the tokens that end a completion of `request`."""
+    ends = frozenset(request.params.stop_token_ids)
+    # A constraint says where a text may end, and the end is an end token.
+    if not request.params.ignore_eos or request.constraint is not None:
+        ends = ends.union(limits.eos_token_ids)
+    return ends
 
 
 def refusal(request: Request, limits: ModelLimits, max_sequence_tokens: int) -> Failure | None:
@@ -43,6 +52,37 @@ def refusal(request: Request, limits: ModelLimits, max_sequence_tokens: int) -> 
             f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} exceed {what}: {limit} tokens",
             "prompt" if len(prompt) >= limit else "sampling.max_new_tokens",
         )
+    return _continued_refusal(request, limits)
+
+
+def _continued_refusal(request: Request, limits: ModelLimits) -> Failure | None:
+    """Return why what is to go on can't: it never can have come so far, or would have ended there."""
+    n, seen = request.params.n, set[int]()
+    ends = end_token_ids(request, limits)
+    for place, each in enumerate(request.continued):
+        field = f"continued[{place}]"
+        if not 0 <= each.index < n:
+            return _invalid(f"index {each.index} is none of the {n} completions, 0 to {n - 1}", f"{field}.index")
+        if each.index in seen:
+            return _invalid(f"completion {each.index} is named twice", f"{field}.index")
+        seen.add(each.index)
+        why = _tokens_refusal(each, request.params.max_new_tokens, limits.vocab_size, ends)
+        if why is not None:
+            return _invalid(why, f"{field}.token_ids")
+    return None
+
+
+def _tokens_refusal(each: Continued, max_new_tokens: int, vocab_size: int, ends: frozenset[int]) -> str | None:
+    number = len(each.token_ids)
+    if number == 0:
+        return "a completion that goes on has at least 1 token"
+    if number >= max_new_tokens:
+        return f"{number} tokens and max_new_tokens {max_new_tokens}: there is nothing left to generate"
+    if min(each.token_ids) < 0 or max(each.token_ids) >= vocab_size:
+        return f"token ids must lie between 0 and {vocab_size - 1}"
+    if not ends.isdisjoint(each.token_ids):
+        place = next(place for place, token_id in enumerate(each.token_ids) if token_id in ends)
+        return f"an end token stands at place {place} of {number}: the completion has ended"
     return None
 
 

@@ -4,7 +4,8 @@ Calls come from the engine's thread, never from two threads at once, and must re
 counters and does nothing else. Durations are seconds. A sequence is told of in this order: `admitted` at most once,
 `first_token` at most once, `next_token` for each later token, `finished` exactly once (also for those refused, which
 are never admitted). Of several completions of a request each is a sequence; `admitted` is told of the first, for all.
-`paused` comes any number of times, also before `admitted` where a load back was under way.
+`paused` comes any number of times, also before `admitted` where a load back was under way. One that was begun elsewhere
+is told of by `continued` in place of `admitted`, and never by `first_token`: that was counted where it began.
 """
 
 from typing import Protocol
@@ -24,12 +25,22 @@ class EngineObserver(Protocol):
         """
         ...
 
+    def continued(self, tenant: str, adapter: str, admission: Admission) -> None:
+        """A sequence that was begun elsewhere starts to run here for the first time. Its prompt was counted there.
+
+        `admission` says how much of all that it came with was found here, and how much has to be computed once more.
+        """
+        ...
+
     def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
         """A sequence got its first token, `ttft_s` after it was submitted."""
         ...
 
     def next_token(self, tenant: str, adapter: str, gap_s: float) -> None:
-        """A sequence got a later token, `gap_s` after the one before (time spent paused included)."""
+        """A sequence got a later token, `gap_s` after the one before (time spent paused included).
+
+        The first one here of a sequence that was begun elsewhere: after it was submitted here.
+        """
         ...
 
     def paused(self, tenant: str, adapter: str) -> None:
@@ -37,7 +48,7 @@ class EngineObserver(Protocol):
         ...
 
     def finished(self, tenant: str, adapter: str, outcome: str, output_tokens: int, e2e_s: float) -> None:
-        """A sequence ended, `e2e_s` after it was submitted.
+        """A sequence ended, `e2e_s` after it was submitted, and got so many tokens here.
 
         `outcome` is the value of a FinishReason ("stop", "length") or of a FailureCode ("cancelled", "overloaded", …).
         """
@@ -75,6 +86,8 @@ class NullObserver:
     """An observer for those who measure nothing."""
 
     def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None: ...
+
+    def continued(self, tenant: str, adapter: str, admission: Admission) -> None: ...
 
     def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None: ...
 

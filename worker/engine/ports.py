@@ -18,11 +18,20 @@ SequenceId = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What to generate: one completion of a prompt, or `params.n`.
+class Continued:
+    """A completion that was begun elsewhere and goes on here: its index among its request's, and what it has by now."""
 
-    `deadline` is on the engine's clock (monotonic seconds), None for none. Larger `priority` goes first where the
-    order of the waiting line looks at it, and is paused last.
+    index: int
+    token_ids: tuple[int, ...]  # at least one
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to generate: one completion of a prompt, or `params.n`, or what is left of those that were begun elsewhere.
+
+    What goes on is as if it had paused here: nothing that it came with is told or counted again. `deadline` is on the
+    engine's clock (monotonic seconds), None for none. Larger `priority` goes first where the order of the waiting line
+    looks at it, and is paused last.
     """
 
     sequence_id: SequenceId
@@ -36,6 +45,12 @@ class Request:
     weight: float = 1.0  # of its tenant, against others of the same priority
     cache_floor_tokens: int = 0  # what its tenant is promised of each tier from now on; 0: as configured
     constraint: Constraint | None = None  # what each completion must read like
+    continued: tuple[Continued, ...] = ()  # none: it begins; else those of `params.n` not named here have ended
+
+    @property
+    def num_completions(self) -> int:
+        """How many there are to be here."""
+        return len(self.continued) or self.params.n
 
     @property
     def adapter_revision(self) -> str:
@@ -47,6 +62,7 @@ class Request:
 class Admission:
     """What the cache had of a prompt when its sequence was first admitted; made once per sequence.
 
+    Of one that goes on, all that it came with counts as its prompt; each completion of such a request has its own.
     hit.total + computed = prompt_tokens, and at least one token is always computed.
     """
 

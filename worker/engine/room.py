@@ -26,7 +26,7 @@ class Room:
 
     def refusal(self, request: Request) -> Failure | None:
         """Return why there is no room for a request, whoever gives way."""
-        n = request.params.n
+        n = request.num_completions
         if n > self._capacity:
             return Failure(FailureCode.INVALID_ARGUMENT, f"n is {n}; {self._limits}", "sampling.n")
         if self._missing(request) <= 0 or self._gives_way(request):
@@ -41,7 +41,7 @@ class Room:
         return Failure(FailureCode.OVERLOADED, f"{len(self._completions)} requests run or wait here, {self._limits}")
 
     def _missing(self, request: Request) -> int:
-        return len(self._completions) + request.params.n - self._capacity
+        return len(self._completions) + request.num_completions - self._capacity
 
     def _gives_way(self, request: Request) -> tuple[Sequence, ...]:
         """Nobody does if that would not be enough."""
@@ -52,13 +52,13 @@ class Room:
         fair = _fair_shares({tenant: weight for tenant, (_, weight) in held.items()} | {request.tenant: request.weight})
         most = {tenant: fair[tenant] * self._capacity for tenant in fair}
         numbers = {tenant: number for tenant, (number, _) in held.items()}
-        if numbers.get(request.tenant, 0) + request.params.n > most[request.tenant]:
+        if numbers.get(request.tenant, 0) + request.num_completions > most[request.tenant]:
             return ()
         victims = []
         for sequence in self._newest_first(request):
             if missing <= 0:
                 break
-            tenant, n = sequence.request.tenant, sequence.params.n
+            tenant, n = sequence.request.tenant, sequence.request.num_completions
             if numbers[tenant] - n >= most[tenant]:
                 victims.append(sequence)
                 numbers[tenant] -= n

@@ -7,6 +7,7 @@ sequences from the waiting line start, as many as places, slots and budget allow
 
 from bisect import insort
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from operator import attrgetter
 
 from hicache.cache import PrefixCache
@@ -67,17 +68,24 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._line)
 
-    def enqueue(self, sequence: Sequence, now: float) -> None:
-        """Take in a new sequence. While it waits, storage brings what it has of the prompt.
+    def enqueue(self, begun: SequenceOf[Sequence], now: float) -> None:
+        """Take in what a request begins with, all or, if this raises, nothing of it.
 
-        Only this once: what a sequence had when it paused was on the device, and is there or on the host yet, or was
-        taken for others.
+        While they wait, storage brings what it has of their keys. Only this once: what a sequence had when it paused
+        was on the device, and is there or on the host yet, or was taken for others.
         """
-        self._prompts.seen(sequence.request.tenant, now)
-        sequence.prefetch = self._cache.prefetch(
-            sequence.key, now=now, max_tokens=sequence.max_cached_tokens, tenant=sequence.request.tenant
-        )
-        self._line.push(sequence)
+        self._prompts.seen(begun[0].request.tenant, now)
+        for place, sequence in enumerate(begun):
+            try:
+                sequence.prefetch = self._cache.prefetch(
+                    sequence.key, now=now, max_tokens=sequence.max_cached_tokens, tenant=sequence.request.tenant
+                )
+                self._line.push(sequence)
+            except BaseException:
+                sequence.stop_prefetch()
+                for other in begun[:place]:
+                    self.remove(other, now)
+                raise
 
     def join(self, branch: Sequence) -> None:
         """Take in a sequence whose prompt another one has computed just now; it starts from there in its turn."""
@@ -235,7 +243,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence, draft: Draft) -> None:
         """Say once what the cache had of the prompt."""
         if sequence.admission is None and sequence.lease is not None:
-            sequence.admission = Admission(sequence.num_prompt, sequence.lease.hit)
+            sequence.admission = Admission(sequence.num_given, sequence.lease.hit)
             sequence.stop_prefetch()
             draft.admitted.append(sequence)
 

@@ -3,6 +3,8 @@
 The engine's own state, touched by its thread only. Makes no decision.
 """
 
+from collections.abc import Sequence as SequenceOf
+
 import numpy as np
 
 from hicache.cache import Hit, Lease, Prefetch
@@ -18,6 +20,8 @@ from worker.errors import Failure
 class Sequence:
     """A completion of a request with its progress. Where it is one of several, the first leads until all have begun.
 
+    One that was begun elsewhere has its first tokens from there: they are known as if it had paused here.
+
         tokens   [0 ........ num_computed) [........ num_known) [........ capacity)
                   KV in lease.slots         to be computed        not sampled yet
 
@@ -26,8 +30,15 @@ class Sequence:
     """
 
     def __init__(
-        self, request: Request, order: int, arrived_at: float, end_token_ids: frozenset[int], index: int = 0
+        self,
+        request: Request,
+        order: int,
+        arrived_at: float,
+        end_token_ids: frozenset[int],
+        index: int = 0,
+        inherited: SequenceOf[int] = (),
     ) -> None:
+        """`inherited` are the tokens of one that goes on. Raises ConstraintFailed where they don't fit."""
         prompt = request.key.token_ids
         self.request = request
         self.index = index  # among the request's completions
@@ -36,13 +47,13 @@ class Sequence:
         self.arrived_at = arrived_at
         self.end_token_ids = end_token_ids
         self.num_prompt = len(prompt)
-        self.num_known = len(prompt)
+        self.num_inherited = len(inherited)
+        self.num_known = self.num_given
         self.num_computed = 0
         # Tokens of the prompt before this one need no log probability, or have it. The first has none.
-        self.scored_until = self.num_prompt if request.params.prompt_logprobs is None else 1
-        self.constraint = request.constraint.begin() if request.constraint is not None else None
-        self.outputs: list[int] = []
-        self.key = request.key  # what was known when it last started, with namespaces
+        self.scored_until = 1 if request.params.prompt_logprobs is not None and not inherited else self.num_prompt
+        self.constraint = request.constraint.begin(inherited) if request.constraint is not None else None
+        self.outputs = list(inherited)
         self.lease: Lease | None = None
         self.awaits_load = False  # nothing of it can be computed yet
         self.follows_load = False  # computes behind a load that may fail yet
@@ -61,11 +72,24 @@ class Sequence:
         self._banned = tuple(sorted(end_token_ids)) if request.params.min_new_tokens else ()
         self._tokens: Int32Array = np.empty(self.num_prompt + request.params.max_new_tokens, dtype=np.int32)
         self._tokens[: self.num_prompt] = prompt
+        self._tokens[self.num_prompt : self.num_given] = inherited
+        # What was known when it last started, with namespaces.
+        self.key = self.known_key(self.num_given) if inherited else request.key
 
     @property
     def precedence(self) -> tuple[int, int]:
         """Sorts what is served first and paused last to the front: high priority, then early arrival."""
         return (-self.request.priority, self.order)
+
+    @property
+    def num_given(self) -> int:
+        """Tokens that it came with: its prompt, and what it inherited."""
+        return self.num_prompt + self.num_inherited
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that were sampled here."""
+        return len(self.outputs) - self.num_inherited
 
     @property
     def scores(self) -> bool:
@@ -100,11 +124,16 @@ class Sequence:
     @property
     def has_begun(self) -> bool:
         """Whether anything was computed or told of it, or may be just now."""
-        return self.lease is not None or self.admission is not None or self.was_paused
+        return self.lease is not None or self.admission is not None or self.goes_on
 
     @property
     def was_paused(self) -> bool:
         return self.num_pauses > 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it had begun, here or elsewhere, when it last came to wait."""
+        return self.was_paused or self.num_inherited > 0
 
     def tokens(self, start: int, end: int) -> Int32Array:
         """Return the known tokens [start, end): a view, int32."""
@@ -150,7 +179,7 @@ class Sequence:
 
     def append(self, token_id: int, now: float) -> None:
         """Take a sampled token: known from now on."""
-        if not self.outputs:
+        if not self.num_sampled:
             self.course.first_token(now)
         self._tokens[self.num_known] = token_id
         self.num_known += 1
@@ -171,7 +200,7 @@ class Sequence:
 
     def timeline(self) -> Timeline:
         """Return when it did what."""
-        return self.course.timeline(self.num_pauses, len(self.outputs), is_last=self.is_last)
+        return self.course.timeline(self.num_pauses, self.num_sampled, is_last=self.is_last)
 
     def num_scores(self, start: int, end: int) -> int:
         """How many tokens of the prompt get their log probabilities when [start, end) is computed."""

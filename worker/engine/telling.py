@@ -62,7 +62,10 @@ class Telling:
     def admitted(self, sequence: Sequence, admission: Admission, at: float) -> None:
         request = sequence.request
         self._outbox.admitted((request.sequence_id, sequence.index), admission)
-        self._observer.admitted(request.tenant, request.adapter, admission, at - sequence.arrived_at)
+        if sequence.num_inherited:
+            self._observer.continued(request.tenant, request.adapter, admission)
+        else:
+            self._observer.admitted(request.tenant, request.adapter, admission, at - sequence.arrived_at)
 
     def scored(self, sequence: Sequence, logprobs: tuple[TokenLogprobs, ...]) -> None:
         """The next tokens of a prompt got their log probabilities."""
@@ -81,6 +84,14 @@ class Telling:
         """A sequence ends between two tokens."""
         self._events.append(_Event(sequence, at, None, 0.0, False, "", finish))
 
+    def resume(self, sequence: Sequence) -> bool:
+        """Open the text of a sequence, where it stands if it was begun elsewhere; return whether it has ended there.
+
+        What is certain by then has been told. Without stop strings nothing ends, and nobody has to ask before `read`.
+        """
+        sequence.text = self._text.open(sequence.request.key.token_ids, sequence.request.params.stop)
+        return sequence.num_inherited > 0 and sequence.text.push(sequence.outputs[: sequence.num_inherited]).stopped
+
     def read(self, sequence: Sequence, token_id: int, finish: Finish | None) -> tuple[str, Finish | None]:
         """Return what has become certain of the text with `token_id`, and how the sequence ends, if it does.
 
@@ -88,7 +99,8 @@ class Telling:
         """
         try:
             if sequence.text is None:
-                sequence.text = self._text.open(sequence.request.key.token_ids, sequence.request.params.stop)
+                self.resume(sequence)
+            assert sequence.text is not None
             if token_id in sequence.end_token_ids:
                 return sequence.text.flush(), finish
             delta = sequence.text.push((token_id,))
@@ -142,7 +154,7 @@ class Telling:
             if event.finish is not None:
                 outcome = event.finish.value if isinstance(event.finish, FinishReason) else event.finish.code.value
                 self._observer.finished(
-                    request.tenant, request.adapter, outcome, len(sequence.outputs), event.at - sequence.arrived_at
+                    request.tenant, request.adapter, outcome, sequence.num_sampled, event.at - sequence.arrived_at
                 )
         except Exception as error:  # noqa: BLE001 - a count that is lost is no reason to end anybody
             report("observer failed", error, request_id=request.request_id)

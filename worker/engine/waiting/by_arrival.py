@@ -71,8 +71,8 @@ def _front(line: Iterable[Sequence]) -> dict[str, Front]:
 
 
 def first_come(sequence: Sequence) -> tuple[bool, int]:
-    return (not sequence.was_paused, sequence.order)
+    return (not sequence.goes_on, sequence.order)
 
 
 def by_priority(sequence: Sequence) -> tuple[int, bool, int]:
-    return (-sequence.request.priority, not sequence.was_paused, sequence.order)
+    return (-sequence.request.priority, not sequence.goes_on, sequence.order)

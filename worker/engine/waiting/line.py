@@ -39,7 +39,7 @@ class WaitingLine(Protocol):
     def __len__(self) -> int: ...
 
     def push(self, sequence: Sequence) -> None:
-        """Take in a sequence: a new one, or one that was paused and goes before all new ones of its standing."""
+        """Take in a sequence: a new one, or one that had begun and goes before all new ones of its standing."""
         ...
 
     def remove(self, sequence: Sequence) -> None:

@@ -5,6 +5,8 @@ weight; the tenant with the least level goes first. What a sequence will cost is
 it ends, so nobody gains by starting many at once.
 
     cost = prompt tokens computed + `cached_token_cost` for each cached one + tokens put out
+
+What a sequence brings from elsewhere, its prompt included, was computed and charged there: all of it counts as cached.
 """
 
 import math
@@ -136,18 +138,25 @@ class FairService:
 
     def _expect(self, sequence: Sequence, cached_tokens: int, account: _Account) -> tuple[float, float]:
         """Return what a sequence will probably cost, and what part of that is certain."""
-        prompt = sequence.num_prompt - cached_tokens + self._cached_token_cost * cached_tokens
+        given = self._cost_of_given(sequence, sequence.num_given, cached_tokens)
         params = sequence.request.params
+        to_come = params.max_new_tokens - sequence.num_inherited
         if params.ignore_eos and not params.stop and not params.stop_token_ids:
-            return prompt + params.max_new_tokens, prompt + params.max_new_tokens
+            return given + to_come, given + to_come
         # max_new_tokens is often all that the context has room for.
-        return prompt + min(float(params.max_new_tokens), account.mean_output), prompt + 1
+        return given + min(float(to_come), max(1.0, account.mean_output - sequence.num_inherited)), given + 1
 
     def _cost_so_far(self, charge: _Charge) -> float:
         sequence = charge.sequence
         cached = charge.cached_tokens if sequence.admission is None else sequence.admission.hit.total
-        known = sequence.num_prompt if sequence.outputs else max(sequence.num_computed, cached)
-        return known - cached + self._cached_token_cost * cached + len(sequence.outputs)
+        known = sequence.num_given if sequence.num_sampled else max(sequence.num_computed, cached)
+        return self._cost_of_given(sequence, known, cached) + sequence.num_sampled
+
+    def _cost_of_given(self, sequence: Sequence, known: int, cached: int) -> float:
+        """What the first `known` tokens cost that a sequence came with, of which `cached` were found."""
+        if sequence.num_inherited:
+            cached = known
+        return known - cached + self._cached_token_cost * cached
 
     def _spend(self, tenant: str, account: _Account, cost: float) -> None:
         """Begin the turn of a tenant, if it is the least served one, or go on with it."""

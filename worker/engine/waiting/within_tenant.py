@@ -141,7 +141,7 @@ class DepthFirst:
 
 
 class TenantQueue:
-    """The waiting sequences of one tenant and priority: paused ones, then new ones by their prefixes.
+    """The waiting sequences of one tenant and priority: those that go on, then new ones by their prefixes.
 
     So that no prefix makes another one wait for ever, one start of `AGED_EVERY` goes to the one that waits longest, if
     that is longer than `max_wait_s`.
@@ -150,7 +150,7 @@ class TenantQueue:
     def __init__(self, order: PrefixOrder, max_wait_s: float) -> None:
         self._order = order
         self._max_wait_s = max_wait_s
-        self._paused: dict[int, Sequence] = {}  # by order
+        self._begun: dict[int, Sequence] = {}  # by order; paused, or begun elsewhere
         self._new: dict[int, Sequence] = {}  # by order, in the order of arrival
         self.weight = 1.0  # of the tenant, as the latest request has it
         self.num_tokens = 0  # known of all those that wait
@@ -158,14 +158,14 @@ class TenantQueue:
         self._aged: Sequence | None = None  # handed out because it waits too long
 
     def __len__(self) -> int:
-        return len(self._paused) + len(self._new)
+        return len(self._begun) + len(self._new)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence.order in self._new or sequence.order in self._paused
+        return sequence.order in self._new or sequence.order in self._begun
 
     def push(self, sequence: Sequence) -> None:
-        if sequence.was_paused:
-            self._paused[sequence.order] = sequence
+        if sequence.goes_on:
+            self._begun[sequence.order] = sequence
         else:
             self._new[sequence.order] = sequence
             self._order.add(sequence)
@@ -173,7 +173,7 @@ class TenantQueue:
         self.num_tokens += sequence.num_known
 
     def remove(self, sequence: Sequence) -> None:
-        if self._paused.pop(sequence.order, None) is None:
+        if self._begun.pop(sequence.order, None) is None:
             del self._new[sequence.order]
             self._order.remove(sequence)
         self.num_tokens -= sequence.num_known
@@ -188,12 +188,12 @@ class TenantQueue:
         self._order.published(sequence, num_tokens)
 
     def members(self) -> Iterator[Sequence]:
-        yield from tuple(self._paused.values())
+        yield from tuple(self._begun.values())
         yield from tuple(self._new.values())
 
     def contends(self) -> bool:
         """Whether somebody waits for his turn, and not for storage."""
-        for waiting in (self._paused, self._new):
+        for waiting in (self._begun, self._new):
             for sequence in waiting.values():
                 if sequence.prefetch is None or not sequence.prefetch.pending:
                     return True
@@ -206,8 +206,8 @@ class TenantQueue:
 
     def ordered(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:
         """Yield those that are ready, the next to start first; those already yielded may be removed meanwhile."""
-        for order in sorted(self._paused):
-            sequence = self._paused.get(order)
+        for order in sorted(self._begun):
+            sequence = self._begun.get(order)
             if sequence is not None and is_ready(sequence):
                 yield sequence
         aged = self._overdue(now, is_ready)
@@ -227,7 +227,7 @@ class TenantQueue:
     def check(self) -> None:
         """Verify the invariants; raises AssertionError."""
         self._order.check()
-        assert not self._paused.keys() & self._new.keys(), "a sequence waits twice"
+        assert not self._begun.keys() & self._new.keys(), "a sequence waits twice"
         assert self.num_tokens == sum([each.num_known for each in self.members()]), "tokens that wait are miscounted"
 
     def _overdue(self, now: float, is_ready: Readiness) -> Iterator[Sequence]:

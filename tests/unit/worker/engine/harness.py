@@ -117,6 +117,7 @@ class Recorder:
     def __init__(self) -> None:
         self.admissions: list[Admission] = []
         self.queue_waits: list[float] = []
+        self.continuations: list[Admission] = []
         self.ttfts: list[float] = []
         self.gaps: list[float] = []
         self.outcomes: list[str] = []
@@ -132,6 +133,9 @@ class Recorder:
     def admitted(self, tenant: str, adapter: str, admission: Admission, queue_wait_s: float) -> None:
         self.admissions.append(admission)
         self.queue_waits.append(queue_wait_s)
+
+    def continued(self, tenant: str, adapter: str, admission: Admission) -> None:
+        self.continuations.append(admission)
 
     def first_token(self, tenant: str, adapter: str, ttft_s: float) -> None:
         self.ttfts.append(ttft_s)
