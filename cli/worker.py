@@ -5,17 +5,23 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cli.options import config_options, load, ready_file_option
+from cli.config import config_from, set_at
+from cli.options import config_options, ready_file_option, settings_tree, show_and_exit
 from cli.progress import JsonProgress, reporter_for
 from cli.ready_file import write_ready_file
 from metrics.logs import configure_logs
 from worker.app import WorkerAddresses, run_worker
 from worker.errors import WorkerStartError
 
+_SIMULATION = ("worker", "simulation", "enabled")
+
 
 @click.command("worker")
 @config_options
 @ready_file_option("Write addresses there, as JSON, once ready.")
+@click.option(
+    "--simulate", is_flag=True, help="Serve no model: model its times, and answer with tokens that mean nothing."
+)
 @click.option("--progress-json", is_flag=True, hidden=True)
 def command(
     file: Path | None,
@@ -23,10 +29,16 @@ def command(
     check: bool,
     config_stdin: bool,
     ready_file: Path | None,
+    simulate: bool,
     progress_json: bool,
 ) -> None:
     """Run a worker: load the model and serve gateways until SIGTERM or Ctrl-C."""
-    config = load(file, assignments, check, config_stdin)
+    tree = settings_tree(file, assignments, config_stdin)
+    if simulate:
+        set_at(tree, _SIMULATION, value=True)
+    config = config_from(tree)
+    if check:
+        show_and_exit(config)
     configure_logs(config.log)
     reporter = JsonProgress() if progress_json else reporter_for(Console(stderr=True))
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -36,7 +37,6 @@ from worker.grammar.compiler import GrammarCompiler
 from worker.lora.model_adapters import LoadObserver, ModelAdapters
 from worker.model.hardware import available_memory_bytes
 from worker.model.info import ModelInfo
-from worker.model.loading import load_model
 from worker.model.progress import ProgressReporter
 from worker.registry.entry import advertised, check_registry, registration
 from worker.registry.registrar import Registrar
@@ -47,7 +47,10 @@ from worker.rpc.links import Links
 from worker.rpc.requests import OpenRequests
 from worker.rpc.service import WorkerServicer
 from worker.rpc.tls import check_tls, server_tls
-from worker.tiers import build_tiers
+from worker.simulate.model import DEVICE as SIMULATED_DEVICE
+from worker.simulate.model import SimulatedModel
+from worker.simulate.movement import TimedStore, timed_transfer
+from worker.tiers import Movement, build_tiers
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +59,7 @@ SERVICE_NAME = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 MAX_MESSAGE_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5000
 
-_NUMBER_FORMATS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+_NUMBER_FORMATS = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "none"}  # the last one is simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,14 @@ class WorkerApp:
             revision=info.revision,
             available_bytes=available_memory_bytes(torch.device("cpu")),
             on_done=self._wake_engine,
+            movement=_movement(config),
         )
         self._cache = self._tiers.cache
         self._metrics.serves(
             version=own_version(),
             model=info.name,
             model_revision=info.revision,
-            device=str(pool.device),
+            device=SIMULATED_DEVICE if config.simulation.enabled else str(pool.device),
             number_format=_NUMBER_FORMATS.get(pool.dtype, str(pool.dtype)),
             bytes_per_token=pool.bytes_per_token,
         )
@@ -130,7 +134,9 @@ class WorkerApp:
             )
         if self._tiers.store is not None:
             self._metrics.storage(self._tiers.store)
-        self._executor = _starting(loaded.executor(pool), pool.device)
+        self._executor = _starting(
+            loaded.executor(pool), leaves_a_core=config.simulation.enabled or pool.device.type != "cpu"
+        )
         self._adapters = loaded.adapters(config.engine, self._wake_engine, self._metrics)
         self._directory: AdapterDirectory | None = None
         self._engine = Engine(
@@ -143,7 +149,9 @@ class WorkerApp:
             observer=self._metrics,
             clock=time.monotonic,
         )
-        self._grammar = GrammarCompiler(info.tokenizer_json, info.vocab_size, info.eos_token_ids)
+        self._grammar = GrammarCompiler(
+            info.tokenizer_json, info.sampled_vocab_size or info.vocab_size, info.eos_token_ids
+        )
         self._model = describe_model(config, info, self._engine.max_sequence_tokens)
         self._links = Links(OpenRequests(config.worker_id, spans or NoSpans()))
         self._health = health.aio.HealthServicer()
@@ -290,9 +298,22 @@ class WorkerApp:
             await self._health.set(service, status)
 
 
-def _starting(executor: Executor, device: torch.device) -> InlineExecutor | ThreadExecutor:
+def _starting(executor: Executor, *, leaves_a_core: bool) -> InlineExecutor | ThreadExecutor:
     """Return what starts forward passes: beside the engine where they leave it a core."""
-    return InlineExecutor(executor) if device.type == "cpu" else ThreadExecutor(executor)
+    return ThreadExecutor(executor) if leaves_a_core else InlineExecutor(executor)
+
+
+def _movement(config: WorkerConfig) -> Movement:
+    """Return how KV moves between this worker's tiers: in modelled time where the model is simulated."""
+    simulation = config.simulation
+    if not simulation.enabled:
+        return Movement()
+    page_s = config.cache.storage.page_size / (simulation.fetch_tokens_per_s * simulation.speed)
+    load_tokens_per_s = simulation.load_tokens_per_s * simulation.speed
+    return Movement(
+        transfer=partial(timed_transfer, tokens_per_s=load_tokens_per_s),
+        store=lambda store: TimedStore(store, page_s),
+    )
 
 
 def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -340,7 +361,7 @@ def run_worker(
     check_tls(config.tls)
     check_registry(config)
     spans = _open_spans(config, tracing or TracingConfig())
-    loaded = load_model(config.model, progress)
+    loaded = _load(config, progress)
     # What is here now stays until the end: a full collection that looks at all of it stops every stream for as long as
     # ten steps take.
     gc.collect()
@@ -349,6 +370,15 @@ def run_worker(
         asyncio.run(_serve(WorkerApp(config, loaded, spans), on_ready))
     finally:
         spans.close(CLOSE_S)
+
+
+def _load(config: WorkerConfig, progress: ProgressReporter) -> ServedModel:
+    if config.simulation.enabled:
+        return SimulatedModel(config.simulation)
+    # Loads transformers, which takes two seconds: nobody waits for it who serves no model.
+    from worker.model.loading import load_model  # noqa: PLC0415
+
+    return load_model(config.model, progress)
 
 
 def _open_spans(config: WorkerConfig, tracing: TracingConfig) -> SpanSink:

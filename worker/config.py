@@ -239,6 +239,10 @@ class SimulationConfig:
     enabled: bool = False
     model_name: Name = "simulated"
     context_length: PositiveInt = 131_072
+    # Prompts may have any token id below it: those of recorded traces fit. Answers are made of letters.
+    vocab_size: Annotated[int, Ge(1024), Le(2**31 - 1)] = 1 << 27
+    # How likely each next token ends an answer.
+    end_probability: Annotated[float, Gt(0), Le(1)] = 0.001
     # A pass takes step_s, the rest of these times its tokens, and of a token times what it attends to.
     step_s: NonNegativeFloat = 0.008
     token_s: NonNegativeFloat = 0.000_02

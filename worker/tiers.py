@@ -46,6 +46,21 @@ class SizedPool(Protocol):
     def device(self) -> torch.device: ...
 
 
+def transfer_between(pool: DevicePool, host_pool: HostPool, on_done: Callable[[], None]) -> Transfer:
+    """Return what copies between two pools, as fast as their devices can."""
+    if pool.device.type == "cuda":
+        return CudaTransfer(pool, host_pool, on_done=on_done)
+    return ThreadTransfer(pool, host_pool, on_done=on_done)
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """How KV moves between tiers: what copies between pools, and what stands before a store."""
+
+    transfer: Callable[[DevicePool, HostPool, Callable[[], None]], Transfer] = transfer_between
+    store: Callable[[PageStore], PageStore] = lambda store: store
+
+
 @dataclass(frozen=True, slots=True)
 class Tiers:
     """A worker's cache, with what runs beside it."""
@@ -71,12 +86,14 @@ def build_tiers(
     revision: str,
     available_bytes: int,
     on_done: Callable[[], None],
+    movement: Movement | None = None,
 ) -> Tiers:
     """Return the cache over `pool`. `revision` names the model, for storage; `available_bytes` of memory are free.
 
     `on_done` is called from any thread when something that the cache waits for has ended. Raises WorkerStartError,
     naming the setting, for a host pool or a store that cannot be had.
     """
+    movement = movement or Movement()
     size = host_size(config, pool, available_bytes)
     shares = {tenant: Share(share.floor, share.weight) for tenant, share in config.shares.items()}
     if not size.num_slots:
@@ -88,14 +105,14 @@ def build_tiers(
         return Tiers(PrefixCache(pool.num_slots, page_size=config.page_size, policy=eviction, shares=shares))
     store = _open_store(config, size, pool.planes.layout.page_bytes(config.storage.page_size))
     host_pool = _host_pool(config, pool, size, available_bytes)
-    transfer = _transfer(pool, host_pool, on_done)
+    transfer = movement.transfer(pool, host_pool, on_done)
     cost = measured_cost(config, transfer, num_slots=min(pool.num_slots, size.num_slots))
     rules = MirrorRules(
         low_watermark=config.low_watermark,
         high_watermark=config.high_watermark,
         copy_timeout_s=config.copy_timeout_s,
     )
-    storage = None if store is None else StorageIo(store, on_done=on_done)
+    storage = None if store is None else StorageIo(movement.store(store), on_done=on_done)
     cache = TieredCache(
         pool.num_slots,
         HostTier(size.num_slots, transfer, _write_policy(config), rules, cost),
@@ -154,12 +171,6 @@ def warn_if_pageable(host_pool: HostPool, device: torch.device) -> None:
     """Say so where a GPU copies from memory that could not be pinned."""
     if device.type == "cuda" and not host_pool.pinned:
         _log.warning("the host pool is not pinned: copies are slower", reason=host_pool.unpinned_reason)
-
-
-def _transfer(pool: DevicePool, host_pool: HostPool, on_done: Callable[[], None]) -> Transfer:
-    if pool.device.type == "cuda":
-        return CudaTransfer(pool, host_pool, on_done=on_done)
-    return ThreadTransfer(pool, host_pool, on_done=on_done)
 
 
 def _write_policy(config: CacheConfig) -> WritePolicy:

@@ -16,3 +16,4 @@ class ModelInfo:
     chat_template: str  # Jinja2 source; "" for a model without one
     special_tokens: Mapping[str, str]  # those that templates name: bos_token, eos_token, ...
     revision: str  # digest of weights, configuration and tokenizer; names KV outside of this process
+    sampled_vocab_size: int | None = None  # ids from here on are never sampled; None: any may be
