@@ -10,7 +10,7 @@ from radixgate.v1 import worker_pb2
 from worker.engine.ports import Load, SequenceId, SequenceOutput
 from worker.errors import Failure
 from worker.rpc.requests import OpenRequests
-from worker.rpc.translate import error_message, load_message, output_message
+from worker.rpc.translate import error_message, load_message, num_completions, output_message
 
 
 class Link:
@@ -97,7 +97,7 @@ class Links:
 
     def began(self, link: Link, submit: worker_pb2.Submit) -> SequenceId:
         """A link's gateway has sent a request: return by which id it is known from now on."""
-        link.expect(submit.sequence_id, max(1, submit.sampling.n))
+        link.expect(submit.sequence_id, num_completions(submit))
         sequence_id = (link.link_id, submit.sequence_id)
         self._requests.began(sequence_id, submit)
         return sequence_id

@@ -16,6 +16,7 @@ from worker.engine.ports import FinishReason, SequenceId, SequenceOutput
 from worker.engine.timeline import Timeline
 from worker.errors import Failure
 from worker.rpc.spans import SequenceSpans
+from worker.rpc.translate import num_completions
 
 _log = structlog.get_logger(__name__)
 _level = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class OpenRequests:
             "radixgate.adapter": submit.adapter,
             "radixgate.worker": self._worker_id,
         }
-        return SequenceSpans(parent, about, max(1, submit.sampling.n), time.monotonic())
+        num_inherited = sum([len(each.token_ids) for each in submit.continued])
+        return SequenceSpans(parent, about, num_completions(submit), time.monotonic(), num_inherited)
 
     def _ended(
         self, sequence_id: SequenceId, index: int, timeline: Timeline | None, finish: FinishReason | Failure

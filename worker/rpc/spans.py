@@ -25,6 +25,7 @@ class SequenceSpans:
     about: dict[str, str]
     num_completions: int
     arrived_at: float  # monotonic, before the engine knew of it
+    num_inherited: int = 0  # tokens of completions that were begun elsewhere
     epoch: Epoch = field(default_factory=Epoch)
     span_id: str = field(default_factory=new_span_id)
     _admission: Admission | None = None
@@ -55,6 +56,8 @@ class SequenceSpans:
             "gen_ai.response.finish_reasons": tuple(self._outcomes),
             "gen_ai.request.choice.count": self.num_completions,
         }
+        if self.num_inherited:
+            attributes["radixgate.continued_tokens"] = self.num_inherited
         if (admission := self._admission) is not None:
             hit = admission.hit
             attributes |= {

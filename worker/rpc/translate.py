@@ -13,7 +13,7 @@ from hicache.errors import InvalidKeyError
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, Segment
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import SamplingParams, TokenLogprobs
-from worker.engine.ports import Admission, FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.ports import Admission, Continued, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint
 
@@ -65,7 +65,13 @@ def request_from(submit: worker_pb2.Submit, sequence_id: SequenceId, now: float,
         priority=submit.priority,
         weight=_weight(submit.weight),
         cache_floor_tokens=_cache_floor(submit.cache_floor_tokens),
+        continued=tuple([Continued(each.index, tuple(each.token_ids)) for each in submit.continued]),
     )
+
+
+def num_completions(submit: worker_pb2.Submit) -> int:
+    """Return how many completions are to come of `submit`, if it is served."""
+    return len(submit.continued) or max(1, submit.sampling.n)
 
 
 def constraint_of(sampling: inference_pb2.SamplingParams) -> TextConstraint | None:

@@ -1081,7 +1081,9 @@ class SequenceOutput(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogprobs]: ...
     @_builtins.property
     def admission(self) -> Global___Admission:
-        """In the first output of a sequence, once it has been admitted."""
+        """In the first output of a sequence, once it has been admitted; in that of
+        each completion that goes on.
+        """
 
     @_builtins.property
     def error(self) -> Global___SequenceError: ...
@@ -1114,6 +1116,11 @@ Global___SequenceOutput: _TypeAlias = SequenceOutput  # noqa: Y015
 
 @_typing.final
 class Admission(_message.Message):
+    """What the cache had of a prompt. Of a completion that goes on, the tokens it
+    came with count as its prompt; such figures are no usage: whoever began it has
+    told that.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
