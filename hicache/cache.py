@@ -23,7 +23,7 @@ from hicache.radix.removal import HostSlots, Removal
 from hicache.radix.shares import Share, Shares
 from hicache.radix.tree import RadixTree
 from hicache.radix.watch import TierWatcher
-from hicache.stats import CopyDurations, TierStats
+from hicache.stats import CopyDurations, TierSpeeds, TierStats
 
 __all__ = ["CacheStats", "Hit", "Holdings", "Lease", "Prefetch", "PrefixCache", "TenantHoldings"]
 
@@ -78,6 +78,8 @@ class Prefetch(Protocol):
 class NoHost:
     """The host tier of a cache that has none."""
 
+    num_slots = 0
+
     def free_packed(self, value: bytearray) -> None:
         raise AssertionError("nothing lies on the host")
 
@@ -95,24 +97,24 @@ class PrefixCache:
         page_size: int = 1,
         policy: EvictionPolicy | None = None,
         shares: Mapping[str, Share] | None = None,
-        num_host_slots: int = 0,
         host: HostSlots | None = None,
         names: PageNames | None = None,
         watcher: TierWatcher | None = None,
         events: EventLog | None = None,
     ) -> None:
-        """`shares` are those of tenants by name. Of `events` come names and watcher, where it is given.
+        """`shares` are those of tenants by name. `events` are told of what comes and goes, and bring names and watcher.
 
-        Hosts and their slots, names and watcher are for the tiers below. Raises ValueError where a page of names is not
-        a multiple of `page_size`.
+        Host, names and watcher are for the tiers below. Raises ValueError where a page of names is no multiple of
+        `page_size`.
         """
+        host = host or NoHost()
         if events is not None:
             names, watcher = events.names, events
         if names is not None and names.page_size % page_size:
             raise ValueError(f"the names' page_size ({names.page_size}) must be a multiple of page_size ({page_size})")
-        self._shares = Shares(shares or {}, num_slots, num_host_slots, page_size)
+        self._shares = Shares(shares or {}, num_slots, host.num_slots, page_size)
         self._tree = RadixTree(page_size, policy or LRU(), self._shares, names, watcher)
-        self._removal = Removal(self._tree, host or NoHost())
+        self._removal = Removal(self._tree, host)
         self._slots = DeviceSlots(num_slots, page_size, self._tree, self._removal, self._shares)
         self._leases: set[Lease] = set()
         self._ground = Ground(self._tree, self._slots, self._leases)
@@ -263,6 +265,10 @@ class PrefixCache:
     def take_durations(self) -> CopyDurations:
         """Return how long the copies took that have ended since the last call."""
         return CopyDurations()
+
+    def tier_speeds(self) -> TierSpeeds:
+        """Return how fast the tiers below are, as measured of late."""
+        return TierSpeeds()
 
     @property
     def num_namespaces(self) -> int:

@@ -19,7 +19,7 @@ from hicache.radix.node import Node
 from hicache.radix.removal import Removal
 from hicache.radix.shares import Owner
 from hicache.radix.tree import RadixTree
-from hicache.stats import Durations
+from hicache.stats import Durations, Speed
 from hicache.storage.io import IoState, IoTicket, PageIo
 from hicache.storage.store import PageName
 
@@ -48,6 +48,7 @@ class Fetch:
         self.first_token = 0  # where they begin
         self.slots: Int32Array = np.empty(0, np.int32)
         self.held: Node | None = None  # what it will hang below
+        self.lookup_s = 0.0
         self.ticket: IoTicket
 
     def cancel(self) -> None:
@@ -89,6 +90,7 @@ class Fetches:
         self.sought_tokens = 0  # that the store was asked for, and has answered
         self.fetched_tokens = self.failed = self.late = 0
         self.durations = Durations()  # of look-ups and reads
+        self.speed = Speed()  # of both together, where something came
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -187,6 +189,7 @@ class Fetches:
         """Load the first pages, those for which there are slots."""
         pages = slots.reshape(-1, self._page_tokens)
         fetch.slots = slots
+        fetch.lookup_s = fetch.ticket.seconds
         fetch.ticket = self._io.load(
             fetch.names[: len(pages)], lambda index, content: self._pool.write_page(pages[index], content)
         )
@@ -194,6 +197,7 @@ class Fetches:
     def _attach(self, fetch: Fetch, now: float) -> None:
         """The store has let go of a fetch's host slots: what came goes to the tree, the rest is free."""
         count = fetch.ticket.pages * self._page_tokens
+        self.speed.add(count, fetch.lookup_s + fetch.ticket.seconds)
         unneeded = count
         if fetch.pending and count:
             begin = fetch.first_page * self._names.page_bytes

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _MOST_KEPT: Final = 4096
+_KEPT: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,31 @@ class CopyDurations:
 
     def __bool__(self) -> bool:
         return bool(self.mirrors or self.load_backs or self.prefetches or self.saves)
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpeeds:
+    """How fast tokens come to where they are needed, as measured of late; 0: not known yet."""
+
+    load_tokens_per_s: float = 0.0  # from the host to the device, without what each load takes besides
+    fetch_tokens_per_s: float = 0.0  # from storage to the host
+
+
+class Speed:
+    """Tokens per second over the latest pieces of work: each new one takes a fifth of the weight of all before it."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        if num_tokens > 0 and seconds > 0:
+            self._tokens = self._tokens * _KEPT + num_tokens
+            self._seconds = self._seconds * _KEPT + seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        """0 before the first one."""
+        return self._tokens / self._seconds if self._seconds else 0.0
 
 
 class Durations:

@@ -30,7 +30,7 @@ from hicache.radix.naming import PageNames
 from hicache.radix.node import Node
 from hicache.radix.policy import EvictionPolicy
 from hicache.radix.shares import Share
-from hicache.stats import CopyDurations, TierStats
+from hicache.stats import CopyDurations, TierSpeeds, TierStats
 from hicache.storage.io import PageIo
 
 
@@ -85,7 +85,6 @@ class TieredCache(PrefixCache):
             page_size=page_size,
             policy=policy,
             shares=shares,
-            num_host_slots=host.num_slots,
             host=self._host,
             names=None if storage is None else storage.names,
             events=events,
@@ -222,6 +221,11 @@ class TieredCache(PrefixCache):
             () if backing is None else backing.fetches.durations.take(),
             () if backing is None else backing.saves.durations.take(),
         )
+
+    def tier_speeds(self) -> TierSpeeds:
+        backing = self._backing
+        fetch_tokens_per_s = 0.0 if backing is None else backing.fetches.speed.tokens_per_s
+        return TierSpeeds(self._cost.load_tokens_per_s or 0.0, fetch_tokens_per_s)
 
     def check(self) -> None:
         super().check()

@@ -28,6 +28,9 @@ from hicache.radix.tree import RadixTree
 class HostSlots(Protocol):
     """Takes back host slots."""
 
+    @property
+    def num_slots(self) -> int: ...
+
     def free_packed(self, value: bytearray) -> None: ...
 
 

@@ -16,6 +16,8 @@ SHARED = list(range(8))
 class Host:
     """Host slots, of which the test takes some by hand."""
 
+    num_slots = 64
+
     def __init__(self) -> None:
         self.slots = SlotAllocator(64, 2)
 
@@ -47,9 +49,7 @@ class Setting:
 
     def __init__(self) -> None:
         self.host = Host()
-        self.cache = PrefixCache(
-            64, page_size=2, shares={"shareholder": Share(floor=0.25)}, num_host_slots=64, host=self.host
-        )
+        self.cache = PrefixCache(64, page_size=2, shares={"shareholder": Share(floor=0.25)}, host=self.host)
         serve(self.cache, key([*SHARED, 20, 21, 22, 23]), 1.0)
         public = PrefixKey((Segment(namespace("public"), [1, 2, 3, 4]), Segment(namespace("guest"), [5, 6, 7, 8])))
         serve(self.cache, public, 2.0)

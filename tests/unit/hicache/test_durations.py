@@ -2,7 +2,7 @@
 
 from hicache.cache import PrefixCache
 from hicache.copies.transfer import Direction
-from hicache.stats import CopyDurations, Durations
+from hicache.stats import CopyDurations, Durations, Speed, TierSpeeds
 from tests.unit.hicache.support import key
 from tests.unit.hicache.tiers import Tiers
 
@@ -84,3 +84,46 @@ def test_where_nobody_takes_them_they_take_up_bounded_room() -> None:
     assert len(taken) <= 4096
     assert taken[-1] == 9_999.0
     assert durations.take() == ()
+
+
+# Speeds
+
+
+def test_the_speed_of_fetches_counts_the_look_up_and_the_read() -> None:
+    store = Tiers()
+    store.to_host(key(LONG))
+    tiers = Tiers(store=store.store)
+    fetch = tiers.fetch(key([*LONG, 1]))
+    assert fetch is not None
+    assert tiers.cache.tier_speeds().fetch_tokens_per_s == 0.0
+    for seconds in (0.5, 1.5):
+        tiers.io.finish()
+        fetch.ticket.seconds = seconds
+        tiers.tick()
+    assert tiers.cache.tier_speeds().fetch_tokens_per_s == len(LONG) / 2.0
+
+
+def test_the_speed_of_loads_is_what_the_choice_between_loading_and_computing_learnt() -> None:
+    tiers = Tiers()
+    assert tiers.cache.tier_speeds().load_tokens_per_s == 0.0
+    tiers.to_host(key(LONG))
+    lease = tiers.load(key([*LONG, 1]))
+    end_copies(tiers, 0.5)
+    lease.release()
+    assert tiers.cache.tier_speeds().load_tokens_per_s == len(LONG) / 0.5
+
+
+def test_old_speeds_fade() -> None:
+    speed = Speed()
+    assert speed.tokens_per_s == 0.0
+    speed.add(100, 1.0)
+    assert speed.tokens_per_s == 100.0
+    speed.add(0, 5.0)
+    assert speed.tokens_per_s == 100.0
+    for _ in range(50):
+        speed.add(100, 0.1)
+    assert 990.0 < speed.tokens_per_s <= 1000.0
+
+
+def test_a_cache_without_tiers_knows_no_speeds() -> None:
+    assert PrefixCache(8).tier_speeds() == TierSpeeds()

@@ -10,7 +10,7 @@ A, B = key([1] * 8), key([2] * 8)
 
 def two_tiers(num_slots: int) -> tuple[PrefixCache, Host]:
     host = Host()
-    return PrefixCache(num_slots, num_host_slots=64, host=host), host
+    return PrefixCache(num_slots, host=host), host
 
 
 def settled(cache: PrefixCache, host: Host, tokens: list[int], now: float) -> Node:

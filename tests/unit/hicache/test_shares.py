@@ -347,6 +347,8 @@ def test_a_namespace_belongs_to_whoever_stored_first_and_a_public_one_to_all() -
 class Host:
     """Host slots for what a test settles by hand."""
 
+    num_slots = POOL
+
     def __init__(self) -> None:
         self.slots = SlotAllocator(POOL)
 
@@ -356,7 +358,7 @@ class Host:
 
 def test_a_public_prefix_is_not_lost_before_the_copied_content_of_a_tenant_below_it() -> None:
     host = Host()
-    cache = PrefixCache(POOL, shares=ACME, num_host_slots=POOL, host=host)
+    cache = PrefixCache(POOL, shares=ACME, host=host)
     with start(cache, below("acme", prompt(1)), 1.0, tenant="acme") as lease:
         node = lease._node
     assert node is not None
