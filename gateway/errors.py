@@ -95,6 +95,32 @@ class UnavailableError(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class NoWorkerError(UnavailableError):
+    """No worker is there that could take the request; one may come."""
+
+    reason = "NO_WORKER"
+
+
+class StreamLostError(UnavailableError):
+    """A stream whose client has tokens already cannot go on: not on its worker, and on no other one."""
+
+    reason = "STREAM_LOST"
+
+    def __init__(self, *, cause: str, why: str, worker: str, sent_tokens: int, moves: int) -> None:
+        """`cause` is what became of its `worker`, `why` a word for what keeps it from going on elsewhere."""
+        super().__init__(
+            f"the worker failed ({cause}) and no other one can go on ({why}); tokens sent so far stand, no more will"
+            " follow",
+            metadata={
+                "cause": cause,
+                "why": why,
+                "worker": worker,
+                "sentTokens": str(sent_tokens),
+                "moves": str(moves),
+            },
+        )
+
+
 class AdapterChangedError(UnavailableError):
     """The adapter was replaced or unloaded after the request had been given to a worker."""
 
@@ -111,6 +137,17 @@ class OverloadedError(GatewayError):
     """A bound on waiting work was reached."""
 
     reason = "OVERLOADED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message, reason=reason, metadata=metadata)
+        self.retry_after_s = retry_after_s
 
 
 class QuotaExceededError(GatewayError):

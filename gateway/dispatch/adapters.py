@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.errors import UnavailableError
+from gateway.errors import NoWorkerError
 from gateway.identity.adapters import Adapter
 from radixgate.v1 import worker_pb2
 
@@ -87,7 +87,7 @@ class FleetAdapters:
         self._withdrawn = withdrawn
 
     async def find(self, tenant_id: str, model: str, name: str, affinity: str = "") -> Adapter | None:
-        """Raises UnavailableError for an adapter of the tenant that only workers have which are away."""
+        """Raises NoWorkerError for an adapter of the tenant that only workers have which are away."""
         found = _choose(self._named(self._holders.up(model), tenant_id, model, name))
         if found is None and self._named(self._holders.down(model), tenant_id, model, name):
             raise no_worker_has(name, self._holders.next_attempt_in_s())
@@ -108,11 +108,9 @@ class FleetAdapters:
         ]
 
 
-def no_worker_has(name: str, retry_after_s: float | None) -> UnavailableError:
-    return UnavailableError(
-        f"no worker that has adapter {name!r} is connected at the moment",
-        reason="NO_WORKER",
-        retry_after_s=retry_after_s,
+def no_worker_has(name: str, retry_after_s: float | None) -> NoWorkerError:
+    return NoWorkerError(
+        f"no worker that has adapter {name!r} is connected at the moment", retry_after_s=retry_after_s
     )
 
 

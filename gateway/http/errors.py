@@ -14,9 +14,11 @@ from gateway.errors import (
     InternalError,
     InvalidRequestError,
     NotFoundError,
+    NoWorkerError,
     OverloadedError,
     PermissionDeniedError,
     QuotaExceededError,
+    StreamLostError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -78,6 +80,8 @@ ROWS: dict[type[GatewayError], Row] = {
     InternalError: Row(500, "server_error", "INTERNAL"),
     UnavailableError: Row(503, "server_error", "UNAVAILABLE"),
     AdapterChangedError: Row(503, "server_error", "UNAVAILABLE"),
+    NoWorkerError: Row(503, "server_error", "UNAVAILABLE"),
+    StreamLostError: Row(503, "server_error", "UNAVAILABLE"),
     OverloadedError: Row(503, "server_error", "RESOURCE_EXHAUSTED"),
     DeadlineExceededError: Row(504, "timeout_error", "DEADLINE_EXCEEDED"),
 }

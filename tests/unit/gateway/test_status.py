@@ -36,6 +36,8 @@ def all_errors() -> list[GatewayError]:
         errors.FailedPreconditionError("m"),
         errors.QuotaExceededError("m", limit="tokens_per_minute", value=7, retry_after_s=1.5),
         errors.AdapterChangedError(),
+        errors.NoWorkerError("m"),
+        errors.StreamLostError(cause="lost", why="adapter", worker="w", sent_tokens=3, moves=1),
         UnavailableError("m"),
         errors.OverloadedError("m"),
         errors.DeadlineExceededError("m"),
