@@ -102,10 +102,12 @@ class GatewayApp:
                 raise
         self.serving.fleet.start(self._workers_changed)
         self.serving.quotas.start()
-        runs = (store.reach, store.changes, self.serving.control, self._tls, self.identity.key_ring)
+        serving = self.serving
+        runs = (store.reach, store.changes, serving.control, serving.discovery, self._tls, self.identity.key_ring)
         self._tasks = [asyncio.create_task(each.run()) for each in runs if each is not None]
         self._serves = True
-        _log.info("gateway started", address=self.address, workers=list(self._config.workers))
+        workers = [link.address for link in serving.fleet.links()]
+        _log.info("gateway started", address=self.address, workers=workers, discovery=self._config.discovery.source)
 
     def _workers_changed(self) -> None:
         self.fronts.health.set(INFERENCE, serving=self.ready)
@@ -170,7 +172,7 @@ async def serve(
     """
     observer = GatewayMetrics()
     app = GatewayApp(config, observer, on_serving, tracer)
-    observer.runs(own_version(), app.serving.fleet.in_flight(), app.serving.control.pending())
+    observer.runs(own_version(), app.serving.fleet.in_flight, app.serving.control.pending())
     checks = {"/livez": LoopWatch(asyncio.get_running_loop()).why_not_live, "/readyz": app.why_not_ready}
     async with AsyncExitStack() as stack:
         url = None

@@ -260,10 +260,22 @@ class FailoverConfig:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    """Where the gateway learns which workers there are. static: `gateway.workers`; redis: what registers there."""
+    """Where the gateway learns which workers there are.
+
+    static: they are `gateway.workers`. redis: they are those that register in the Redis of the deployment.
+    """
 
     source: Literal["static", "redis"] = "static"
+    # How often the gateway looks who is registered.
     poll_s: Seconds = 1.0
+    # A worker that is neither connected nor registered for so long is forgotten.
+    forget_s: Seconds = 30.0
+    # With redis: workers that do not register, beside those that do.
+    extra_workers: tuple[Address, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.extra_workers and self.source == "static":
+            raise ValueError('discovery.extra_workers goes with source = "redis"; otherwise all are in gateway.workers')
 
 
 @dataclass(frozen=True, slots=True)

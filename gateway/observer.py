@@ -60,6 +60,18 @@ class GatewayObserver(Protocol):
         """The stream to a worker is down. Only after `worker_connected`."""
         ...
 
+    def worker_joined(self, worker: str) -> None:
+        """A worker was found in the registry, and its link is kept from now on."""
+        ...
+
+    def worker_left(self, worker: str) -> None:
+        """A worker that was found in the registry is forgotten: nothing more will be said of it."""
+        ...
+
+    def workers_registered(self, workers: int, ignored: int) -> None:
+        """So many workers are registered, beside so many entries of the registry that are none, or too many."""
+        ...
+
     def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
         """A worker had `cached_tokens` of a prompt, where this gateway expected at least `predicted_tokens`. The
         expectation was off by `error_tokens`: above 0 if less was cached, below 0 if more was.
@@ -152,6 +164,15 @@ class NullObserver:
         pass
 
     def worker_lost(self, worker: str) -> None:
+        pass
+
+    def worker_joined(self, worker: str) -> None:
+        pass
+
+    def worker_left(self, worker: str) -> None:
+        pass
+
+    def workers_registered(self, workers: int, ignored: int) -> None:
         pass
 
     def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:

@@ -16,6 +16,7 @@ _VALUES: Final[Mapping[str, int]] = {
     "tier": 3,
     "state": 3,
     "direction": 2,
+    "change": 2,
     "kind": 4,
     "code": 17,
     "by": 5,

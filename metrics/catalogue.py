@@ -40,6 +40,7 @@ def _of_a_gateway_with_everything() -> tuple[Described, ...]:
     metrics.certificate_loaded(0.0)
     metrics.signing_keys_loaded(0)
     metrics.usage_log(lambda: 0)
+    metrics.workers_registered(0, 0)
     return metrics.described
 
 

@@ -7,6 +7,7 @@ one name on both sides would count them twice.
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from prometheus_client import Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -21,6 +22,8 @@ from metrics.registry import (
     MetricFamilies,
 )
 from metrics.work_labels import WorkLabels
+
+WITH_REGISTRY: Final = "with a registry"
 
 
 class GatewayMetrics:
@@ -122,8 +125,16 @@ class GatewayMetrics:
             "By how many tokens expectations were off: over, less was cached; under, more was",
             ("worker", "direction"),
         )
-        self._in_flight = make.gauge(
-            "radixgate_gateway_in_flight_requests", "Requests of this gateway that a worker has now", ("worker",)
+        self._in_flight = InFlight()
+        make.collector(self._in_flight, ("worker",))
+        # Made when there is something to show: without a registry 0 would say that no worker is registered.
+        self._registered_workers: Gauge | None = None
+        self._ignored_registrations: Gauge | None = None
+        self._worker_changes = make.counter(
+            "radixgate_gateway_worker_changes_total",
+            "Workers that were found in the registry (joined), and that were forgotten (left)",
+            ("change",),
+            when=WITH_REGISTRY,
         )
         self._store_reachable = make.gauge("radixgate_gateway_store_reachable", "1 while Redis answers, else 0")
 
@@ -223,6 +234,29 @@ class GatewayMetrics:
         self._connected.labels(worker).set(0)
         self._losses.labels(worker).inc()
 
+    def worker_joined(self, worker: str) -> None:
+        self._worker_changes.labels("joined").inc()
+
+    def worker_left(self, worker: str) -> None:
+        self._worker_changes.labels("left").inc()
+        self._families.forget({"worker": worker})
+
+    def workers_registered(self, workers: int, ignored: int) -> None:
+        if self._registered_workers is None or self._ignored_registrations is None:
+            make = self._families
+            self._registered_workers = make.gauge(
+                "radixgate_gateway_registered_workers",
+                "Workers in the registry, as this gateway last read it",
+                when=WITH_REGISTRY,
+            )
+            self._ignored_registrations = make.gauge(
+                "radixgate_gateway_ignored_registrations",
+                "Entries of the registry that do not read as a worker's, or are too many",
+                when=WITH_REGISTRY,
+            )
+        self._registered_workers.set(workers)
+        self._ignored_registrations.set(ignored)
+
     def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
         self._predicted_tokens.labels(worker).inc(predicted_tokens)
         self._delivered_tokens.labels(worker).inc(cached_tokens)
@@ -269,15 +303,14 @@ class GatewayMetrics:
         self._quota_backlog.set(settlements)
 
     def runs(
-        self, version: str, in_flight: Mapping[str, Callable[[], int]], undertakings: Mapping[str, Callable[[], int]]
+        self, version: str, in_flight: Callable[[], Mapping[str, int]], undertakings: Mapping[str, Callable[[], int]]
     ) -> None:
         """Show the version, and whenever somebody looks, requests by worker and undertakings by kind.
 
         The functions are called from the thread of whoever looks.
         """
         self._info.labels(version).set(1)
-        for worker, look in in_flight.items():
-            self._in_flight.labels(worker).set_function(look)
+        self._in_flight.ask(in_flight)
         for kind, look in undertakings.items():
             self._undertakings.labels(kind).set_function(look)
 
@@ -288,6 +321,30 @@ class GatewayMetrics:
 
     def usage_lines_lost(self, lines: int) -> None:
         self._lost_lines.inc(lines)
+
+
+class InFlight(Collector):
+    """Requests that each worker has now: those of the workers that there are when somebody looks."""
+
+    def __init__(self) -> None:
+        self._look: Callable[[], Mapping[str, int]] = dict
+
+    def ask(self, look: Callable[[], Mapping[str, int]]) -> None:
+        self._look = look
+
+    def describe(self) -> Iterator[Metric]:
+        yield self._family()
+
+    def collect(self) -> Iterator[Metric]:
+        family = self._family()
+        for worker, requests in self._look().items():
+            family.add_metric([worker], requests)
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "radixgate_gateway_in_flight_requests", "Requests of this gateway that a worker has now", labels=["worker"]
+        )
 
 
 class OpenStreams(Collector):

@@ -7,10 +7,12 @@ from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
 from gateway.control.room import ControlRoom
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.discovery import Discovery
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.link import StreamLimits, WorkerLink
 from gateway.dispatch.pace import Pace
+from gateway.dispatch.registrations import Registrations
 from gateway.dispatch.worker_view import WorkerView
 from gateway.identity.extra_keys import ExtraKeys
 from gateway.observer import GatewayObserver
@@ -32,6 +34,7 @@ class Serving:
     ) -> None:
         self.threads = PromptThreads(config.server.prompt_threads)
         self.fleet = _fleet(config, self.threads, observer)
+        self.discovery = _discovery(config, store, self.fleet, observer)
         extra_keys = ExtraKeys(store.secret)
         self.control = ControlRoom(self.fleet, store.client, store.reach, store.changes, extra_keys)
         self.quotas = open_quotas(store.client, store.reach, config.quota, observer, identity.terms_now)
@@ -60,4 +63,13 @@ def _fleet(config: GatewayConfig, threads: PromptThreads, observer: GatewayObser
         view = WorkerView(address, observer)
         return WorkerLink(address, view, config.worker_link, limits, catalogue, observer, changed)
 
-    return Fleet(config.workers, link_to, catalogue)
+    discovery = config.discovery
+    if discovery.source == "static":
+        return Fleet(config.workers, link_to, catalogue)
+    return Fleet(discovery.extra_workers, link_to, catalogue, looks_again_s=discovery.poll_s)
+
+
+def _discovery(config: GatewayConfig, store: SharedStore, fleet: Fleet, observer: GatewayObserver) -> Discovery | None:
+    if config.discovery.source == "static":
+        return None
+    return Discovery(fleet, Registrations(store.client, store.reach), config.discovery, observer)

@@ -51,7 +51,11 @@ class Purges:
     @property
     def num_waiting(self) -> int:
         """How many namespaces wait for a worker of this gateway to be back. From any thread."""
-        return sum(self._waiting.copy().values())
+        return sum(self._waiting.get(link.address, 0) for link in self._fleet.links())
+
+    def forget(self, worker: str) -> None:
+        """A worker is gone for good. What waits for it is kept where all gateways find it, should it come back."""
+        self._waiting.pop(worker, None)
 
     async def purge(self, namespaces: Sequence[Namespace]) -> Purge:
         """Free namespaces everywhere. Raises UnavailableError where a worker is away and Redis is, too."""

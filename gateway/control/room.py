@@ -38,8 +38,10 @@ class ControlRoom:
         self._fleet = fleet
         self._undertakings = Undertakings()
         self._registry = AdapterRegistry(Shelf(client, reach, "adapters"))
-        self._keepers = {link.address: Keeper(link, self._registry) for link in fleet.links()}
-        self._returned = {link.address: asyncio.Event() for link in fleet.links()}
+        self._keepers: dict[str, Keeper] = {}  # by address, as are the next two
+        self._returned: dict[str, asyncio.Event] = {}
+        self._watches: dict[str, list[asyncio.Task[None]]] = {}
+        self._group: asyncio.TaskGroup | None = None  # while `run` runs
         self._purges = Purges(fleet, client, reach)
         self.directory = RegisteredAdapters(self._registry, fleet)
         self.prefixes = PrefixShelf(client, reach)
@@ -50,6 +52,23 @@ class ControlRoom:
         changes.when_changed(self._refresh)
         reach.when_back(self.namespaces.when_back)
         reach.when_back(self.workers_changed)
+        for link in fleet.links():
+            self.joined(link)
+        fleet.watch(self)
+
+    def joined(self, link: WorkerLink) -> None:
+        """There is another worker: it gets what is registered, and what was purged while it was away."""
+        self._keepers[link.address] = Keeper(link, self._registry)
+        self._returned[link.address] = asyncio.Event()
+        self._look_after(link)
+
+    def left(self, address: str) -> None:
+        """A worker is gone for good."""
+        for task in self._watches.pop(address, ()):
+            task.cancel()
+        self._keepers.pop(address, None)
+        self._returned.pop(address, None)
+        self._purges.forget(address)
 
     def workers_changed(self) -> None:
         """A worker has come or gone."""
@@ -59,11 +78,11 @@ class ControlRoom:
 
     def pending(self) -> Mapping[str, Callable[[], int]]:
         """Return what says, by kind, how much of what operators asked for is not brought about. From any thread."""
-        keepers = tuple(self._keepers.values())
+        keepers = self._keepers
         return {
             "call": lambda: len(self._undertakings),
-            "adapter_load": lambda: sum(len(keeper.pending().loads) for keeper in keepers),
-            "adapter_unload": lambda: sum(len(keeper.pending().unloads) for keeper in keepers),
+            "adapter_load": lambda: sum(len(keeper.pending().loads) for keeper in keepers.copy().values()),
+            "adapter_unload": lambda: sum(len(keeper.pending().unloads) for keeper in keepers.copy().values()),
             "purge": lambda: self._purges.num_waiting,
         }
 
@@ -71,12 +90,22 @@ class ControlRoom:
         """See to everything until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                self._group = tasks
                 tasks.create_task(self.namespaces.run())
                 for link in self._fleet.links():
-                    tasks.create_task(self._keepers[link.address].run())
-                    tasks.create_task(self._catch_up(link, self._returned[link.address]))
+                    self._look_after(link)
         finally:
+            self._group = None
             await self._undertakings.close()
+
+    def _look_after(self, link: WorkerLink) -> None:
+        """Begin the tasks of one worker, once there is somebody to own them."""
+        if self._group is None:
+            return
+        self._watches[link.address] = [
+            self._group.create_task(self._keepers[link.address].run()),
+            self._group.create_task(self._catch_up(link, self._returned[link.address])),
+        ]
 
     async def _refresh(self) -> None:
         await self._registry.refresh()

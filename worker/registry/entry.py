@@ -10,7 +10,7 @@ from worker.config import WorkerConfig
 from worker.errors import WorkerStartError
 
 MAX_BYTES: Final = 65_536  # readers take no more
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"})
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"})  # noqa: S104 - refused, not bound
 _MAX_ID_CHARS: Final = 253
 
 

@@ -26,7 +26,7 @@ _AGAIN_S: Final = 1.0  # after a failure, at most
 
 class RegistrarObserver(Protocol):
     def registered(self, outcome: str) -> None:
-        """The entry was made or renewed ("ok"), or could not be: another worker has it ("taken"), or Redis is "away"."""
+        """The entry was made or renewed ("ok"), another worker has it ("taken"), or Redis is "away"."""
         ...
 
     def unregistered(self) -> None:
@@ -98,7 +98,9 @@ class Registrar:
         """Make or renew the entry; return the time until that is due again."""
         told = self._describe()
         begins = "0" if self._has_held else "1"
-        args = [told.worker_id, told.incarnation, told.address, document(told), round(self._ttl_s * 1000), begins]
+        args: list[str | int] = [
+            told.worker_id, told.incarnation, told.address, document(told), round(self._ttl_s * 1000), begins
+        ]  # fmt: skip
         try:
             async with asyncio.timeout(self._timeout_s):
                 holder: Any = await self._register(keys=keys_of(told.worker_id), args=args)

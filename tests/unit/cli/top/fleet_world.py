@@ -63,7 +63,7 @@ def serve_request(metrics: WorkerMetrics, tenant: str, prompt: int, output: int,
 
 def a_gateway() -> GatewayMetrics:
     metrics = GatewayMetrics()
-    metrics.runs("0.1.0", {"worker-0": lambda: 1}, {})
+    metrics.runs("0.1.0", lambda: {"worker-0": 1}, {})
     metrics.store_reachable(True)
     metrics.worker_connected("worker-0")
     return metrics

@@ -1,0 +1,193 @@
+"""The workers that have registered, as this gateway reads them. What they write is in `worker.registry.keys`.
+
+    {radixgate}:worker:ID          hash     incarnation, address, document (JSON of WorkerRegistration); expires
+    {radixgate}:workers            zset     ID -> when its entry expires, milliseconds by Redis' clock
+    {radixgate}:workers-changed    zset     ID -> the number of its last change
+    {radixgate}:workers-number     string   the number of the last change of all: it only ever rises
+
+Whoever can write there can have requests sent to an address of its choice, so what is there is not believed blindly:
+what does not read as a registration is left out, and said once.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from google.protobuf import json_format
+from redis.asyncio import Redis
+
+from gateway.config import is_address
+from gateway.identity.reach import StoreReach
+from gateway.identity.redis_store import PREFIX
+from radixgate.v1 import worker_pb2
+
+_log = structlog.get_logger(__name__)
+
+ENTRY: Final = PREFIX + "worker:"
+WORKERS: Final = PREFIX + "workers"
+CHANGED: Final = PREFIX + "workers-changed"
+NUMBER: Final = PREFIX + "workers-number"
+
+MAX_WORKERS: Final = 10_000
+MAX_BYTES: Final = 65_536  # of one document
+_ANSWER_BYTES: Final = 1 << 20  # of one answer, but for its last document
+_MAX_ID_CHARS: Final = 253
+_MAX_ADDRESS_CHARS: Final = 261  # a host name of 253, and a port
+_MAX_TOLD: Final = 1_000  # complaints that are remembered, so that each is made once
+
+# Names and IP addresses: what else gRPC would take for a target (unix:, dns:, several addresses) is none.
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]")
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused, not bound
+
+# ARGV: the last number that was read, how many workers at most, how long a document may be, and how long all of an
+# answer. Returns the number up to which this answer goes; where it is another one also 1 if there is more to read, how
+# many workers there are, the ids of those that are taken, and id and document of each that has changed since, by turns.
+# What has expired goes first, and is a change.
+_READ: Final = """
+local entry, workers, changed, numbers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local time = redis.call('TIME')
+local us = time[1] * 1000000 + time[2]
+local gone = redis.call('ZRANGEBYSCORE', workers, '-inf', string.format('%.0f', us / 1000), 'LIMIT', 0, 1000)
+for _, id in ipairs(gone) do
+    redis.call('ZREM', workers, id)
+    redis.call('ZREM', changed, id)
+    redis.call('DEL', entry .. id)
+end
+if #gone > 0 then
+    local number = math.max(us, tonumber(redis.call('GET', numbers) or '0') + 1)
+    redis.call('SET', numbers, string.format('%.0f', number))
+end
+local number = redis.call('GET', numbers) or '0'
+if number == ARGV[1] then return {number} end
+local since = tonumber(ARGV[1])
+if since > tonumber(number) then since = 0 end
+local ids, news, left, more = {}, {}, tonumber(ARGV[4]), 0
+local ranked = redis.call('ZRANGE', changed, 0, ARGV[2] - 1, 'WITHSCORES')
+for i = 1, #ranked, 2 do
+    local id = ranked[i]
+    ids[#ids + 1] = id
+    if tonumber(ranked[i + 1]) > since and more == 0 then
+        local length = redis.call('HSTRLEN', entry .. id, 'document')
+        local document = length <= tonumber(ARGV[3]) and redis.call('HGET', entry .. id, 'document') or ''
+        news[#news + 1] = id
+        news[#news + 1] = document
+        left = left - #document - #id
+        if left < 0 then
+            more = 1
+            number = ranked[i + 1]
+        end
+    end
+end
+return {number, more, redis.call('ZCARD', changed), ids, news}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredWorker:
+    """One worker, as far as gateways go by what it has registered: everything else it tells them itself."""
+
+    worker_id: str
+    address: str
+    incarnation: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """All that is registered at one moment."""
+
+    workers: Mapping[str, RegisteredWorker] = field(default_factory=dict)  # by id
+    num_ignored: int = 0
+
+
+class Registrations:
+    """Reads the registry. Belongs to the event loop."""
+
+    def __init__(self, client: Redis, reach: StoreReach, max_workers: int = MAX_WORKERS) -> None:
+        self._reach = reach
+        self._read = client.register_script(_READ)
+        self._max_workers = max_workers
+        self._number = "0"
+        self._known: dict[str, RegisteredWorker | None] = {}  # None: what is there is no registration
+        self._num_all = 0
+        self._latest = Registered()
+        self._told: set[tuple[str, str]] = set()
+
+    async def read(self) -> Registered:
+        """Return what is registered now: the same object as the last time where nothing has changed.
+
+        Raises UnavailableError.
+        """
+        keys = [ENTRY, WORKERS, CHANGED, NUMBER]
+        has_changed = False
+        while True:
+            args = [self._number, self._max_workers, MAX_BYTES, _ANSWER_BYTES]
+            told: Any = await self._reach.call(lambda args=args: self._read(keys=keys, args=args))  # type: ignore[misc]
+            if len(told) == 1:
+                break
+            has_changed = True
+            if not self._take(*told):
+                break
+        if has_changed:
+            taken = {worker_id: known for worker_id, known in self._known.items() if known is not None}
+            self._latest = Registered(taken, self._num_all - len(taken))
+        return self._latest
+
+    def _take(self, number: str, more: int, num_all: int, ids: list[str], news: list[str]) -> bool:
+        """Take one answer; return whether there is more to read."""
+        self._number, self._num_all = number, num_all
+        known = {**self._known, **{worker_id: self._taken(worker_id, text) for worker_id, text in _pairs(news)}}
+        self._known = {worker_id: known[worker_id] for worker_id in ids if worker_id in known}
+        if num_all > len(ids):
+            self._complain(
+                "", f"{num_all} workers are registered; the first {self._max_workers} are taken"
+            )
+        if not more and len(self._known) < len(ids):
+            # There was no room for some when they came, and there is now: all is read again.
+            self._number, more = "0", 1
+        return bool(more)
+
+    def _taken(self, worker_id: str, text: str) -> RegisteredWorker | None:
+        try:
+            return read_registration(worker_id, text)
+        except ValueError as error:
+            self._complain(worker_id, str(error))
+            return None
+
+    def _complain(self, worker_id: str, reason: str) -> None:
+        if (worker_id, reason) in self._told or len(self._told) >= _MAX_TOLD:
+            return
+        self._told.add((worker_id, reason))
+        _log.warning("registration ignored", worker_id=worker_id[:_MAX_ID_CHARS], reason=reason)
+
+
+def read_registration(worker_id: str, text: str) -> RegisteredWorker:
+    """Return what a document says. Raises ValueError, saying what is wrong with it."""
+    if not 1 <= len(worker_id) <= _MAX_ID_CHARS or not worker_id.isprintable():
+        raise ValueError("the id is no text of 1 to 253 printable characters")
+    if not text:
+        raise ValueError(f"there is no document, or one of more than {MAX_BYTES} bytes")
+    try:
+        # What a later version says beyond this one's words is no fault.
+        told = json_format.Parse(text, worker_pb2.WorkerRegistration(), ignore_unknown_fields=True)
+    except (json_format.ParseError, RecursionError) as error:
+        raise ValueError(f"is no registration: {str(error)[:200]}") from None
+    if told.worker_id != worker_id:
+        raise ValueError(f"names another worker, {told.worker_id[:64]!r}")
+    if not is_reachable(told.address):
+        raise ValueError(f"the address {told.address[:64]!r} is no HOST:PORT that could be reached")
+    return RegisteredWorker(worker_id, told.address, told.incarnation, told.model)
+
+
+def is_reachable(address: str) -> bool:
+    """Whether an address names one host and a port on it."""
+    if len(address) > _MAX_ADDRESS_CHARS or not is_address(address):
+        return False
+    host, _, port = address.rpartition(":")
+    return bool(_HOST.fullmatch(host)) and host not in _EVERYWHERE and int(port) > 0
+
+
+def _pairs(flat: list[str]) -> list[tuple[str, str]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
