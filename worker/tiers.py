@@ -1,7 +1,9 @@
 """Puts a worker's cache together: the device pool, and the host and storage tiers below it if they are configured."""
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, Protocol
 
 import structlog
@@ -14,13 +16,14 @@ from hicache.copies.copier import ThreadTransfer
 from hicache.copies.cost import LoadCostConfig, LoadCostModel
 from hicache.copies.cuda_copier import CudaTransfer
 from hicache.copies.transfer import Transfer
+from hicache.events import EventLog
 from hicache.host import MirrorRules, WriteBack, WritePolicy, WriteThrough, WriteThroughSelective
 from hicache.radix import policy
 from hicache.radix.naming import PageNames
 from hicache.radix.shares import Share
 from hicache.storage.frame import HEADER_BYTES
 from hicache.storage.io import StorageIo
-from hicache.storage.opening import StoreLimits, open_store
+from hicache.storage.opening import StoreLimits, identity_of, open_store
 from hicache.storage.store import PageStore, StoreConfigError, StoreUnavailableError
 from hicache.tiered import HostTier, StorageTier, TieredCache
 from hicache.tiers.device import DevicePool
@@ -33,6 +36,9 @@ _log = structlog.get_logger(__name__)
 
 CALIBRATION_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
+
+_TOLD_EVENTS: Final = 16_384
+"""More events than these between two steps, and gateways ask for a snapshot."""
 
 
 class SizedPool(Protocol):
@@ -63,9 +69,15 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """A worker's cache, with what runs beside it."""
+    """A worker's cache, with what runs beside it.
+
+    `names` are those of pages, in storage and in what others are told of the cache. Workers with the same `store_id`
+    share storage; "": there is none.
+    """
 
     cache: PrefixCache
+    names: PageNames
+    store_id: str = ""
     transfer: Transfer | None = None
     storage: StorageIo | None = None
     store: PageStore | None = None  # the storage thread's; others may ask it for figures only
@@ -95,6 +107,8 @@ def build_tiers(
     """
     movement = movement or Movement()
     size = host_size(config, pool, available_bytes)
+    names = page_names(config, pool, revision)
+    events = EventLog(names, capacity=_TOLD_EVENTS)
     shares = {tenant: Share(share.floor, share.weight) for tenant, share in config.shares.items()}
     if not size.num_slots:
         if config.storage.url is not None:
@@ -102,7 +116,8 @@ def build_tiers(
                 "worker.cache.storage.url needs a host tier: set worker.cache.host_ratio, host_bytes or host_slots"
             )
         eviction = policy.by_name(config.policy)
-        return Tiers(PrefixCache(pool.num_slots, page_size=config.page_size, policy=eviction, shares=shares))
+        plain = PrefixCache(pool.num_slots, page_size=config.page_size, policy=eviction, shares=shares, events=events)
+        return Tiers(plain, names)
     store = _open_store(config, size, pool.planes.layout.page_bytes(config.storage.page_size))
     host_pool = _host_pool(config, pool, size, available_bytes)
     transfer = movement.transfer(pool, host_pool, on_done)
@@ -119,14 +134,27 @@ def build_tiers(
         page_size=config.page_size,
         policy=policy.by_name(config.policy),
         shares=shares,
-        storage=None if storage is None else _storage_tier(config, storage, host_pool, revision),
+        storage=None if storage is None else _storage_tier(config, storage, host_pool, names),
+        events=events,
     )
     _log.info(
         "host tier ready", num_slots=size.num_slots, num_bytes=host_pool.num_bytes, pinned=host_pool.pinned,
         load_tokens_per_s=cost.load_tokens_per_s and round(cost.load_tokens_per_s),
         storage=None if store is None else store.name,
     )  # fmt: skip
-    return Tiers(cache, transfer, storage, store, host_pool)
+    return Tiers(cache, names, _store_id(config, names), transfer, storage, store, host_pool)
+
+
+def page_names(config: CacheConfig, pool: DevicePool, revision: str) -> PageNames:
+    """Return what pages are called that hold KV of this model in pools of this layout, with storage or without.
+
+    They have as many tokens as those of storage, or as the next multiple of the cache's own.
+    """
+    # Whatever gives KV another meaning or another shape is part of every page's name.
+    encoded = revision.encode()
+    seed = b"radixgate.kv" + len(encoded).to_bytes(4, "little") + encoded + pool.layout()
+    size = -(-config.storage.page_size // config.page_size) * config.page_size
+    return PageNames(size, seed)
 
 
 def host_size(config: CacheConfig, pool: SizedPool, available_bytes: int) -> HostSize:
@@ -205,14 +233,19 @@ def _open_store(config: CacheConfig, size: HostSize, page_bytes: int) -> PageSto
         raise WorkerStartError(f"worker.cache.{error}") from error
 
 
-def _storage_tier(config: CacheConfig, io: StorageIo, host_pool: HostPool, revision: str) -> StorageTier:
+def _store_id(config: CacheConfig, names: PageNames) -> str:
+    """Return a digest of which store it is and of what pages are called there."""
+    if config.storage.url is None:
+        return ""
+    identity = identity_of(config.storage.url) or secrets.token_hex(16)  # one's own
+    return blake2b(identity.encode() + b"\0" + names.seed, digest_size=16, person=b"radixgate.store").hexdigest()
+
+
+def _storage_tier(config: CacheConfig, io: StorageIo, host_pool: HostPool, names: PageNames) -> StorageTier:
     storage = config.storage
-    # Whatever gives KV another meaning or another shape is part of every page's name.
-    encoded = revision.encode()
-    seed = b"radixgate.kv" + len(encoded).to_bytes(4, "little") + encoded + host_pool.layout()
     rules = BackingRules(
         max_fetch_bytes=storage.max_prefetch_bytes,
         fetch_timeout_s=storage.prefetch_timeout_s,
         min_fetch_tokens=storage.page_size,
     )
-    return StorageTier(io, host_pool, PageNames(storage.page_size, seed), rules)
+    return StorageTier(io, host_pool, names, rules)

@@ -46,6 +46,10 @@ _AWAY: Final = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, 
 _OBSTRUCTED: Final = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 
 
+# The file in a folder that tells it from any other one.
+_IDENTITY: Final = "identity"
+
+
 class FileStore:
     """A folder of pages. Its index may lag behind what other processes do; a file that vanished is a miss."""
 
@@ -339,3 +343,24 @@ def _hex_names(folder: str, num_bytes: int) -> list[str]:
     except _MISSING:
         return []
     return [name for name in names if len(name) == 2 * num_bytes and set(name) <= set("0123456789abcdef")]
+
+
+def folder_identity(folder: str) -> str:
+    """Return what tells a folder of pages from any other, on whatever machine and under whatever path it is seen.
+
+    Where no file can be made that says it, that is the path.
+    """
+    told, drafted = os.path.join(folder, _IDENTITY), os.path.join(folder, f"{_IDENTITY}-{secrets.token_hex(8)}")
+    try:
+        if not os.path.exists(told):
+            with open(drafted, "x", encoding="ascii") as draft:
+                draft.write(secrets.token_hex(16))
+            try:
+                with suppress(FileExistsError):
+                    os.link(drafted, told)  # whole, and only if nobody else was first
+            finally:
+                os.unlink(drafted)
+        with open(told, encoding="ascii") as told_by_the_first:
+            return told_by_the_first.read()
+    except OSError:
+        return os.path.realpath(folder)

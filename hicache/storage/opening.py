@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from hicache.storage.file_store import FileStore
+from hicache.storage.file_store import FileStore, folder_identity
 from hicache.storage.memory import MemoryStore
 from hicache.storage.store import PageStore, StoreConfigError
 
@@ -35,6 +35,23 @@ def open_store(url: str, limits: StoreLimits | None = None) -> PageStore:
         there_are = ", ".join(f"{known}://" for known in sorted(SCHEMES))
         raise StoreConfigError(f"storage.url must begin with one of {there_are}")
     return factory(url, limits or StoreLimits())
+
+
+def identity_of(url: str) -> str:
+    """Return what all that share the store of a URL know it by, without credentials; "" where nobody can share it.
+
+    The store has been opened before: in a folder lies a file that says it, made by who came first.
+    """
+    parts = _split(url)
+    match parts.scheme.lower():
+        case "file":
+            return f"folder {folder_identity(unquote(parts.path))}"
+        case "memory":
+            return ""
+        case scheme if scheme.startswith("redis"):
+            return f"redis {parts.hostname}:{parts.port or 6379}/{int(parts.path.strip('/') or 0)}"
+        case scheme:
+            return f"{scheme} {parts.hostname}:{parts.port}{parts.path}"
 
 
 def _open_file(url: str, limits: StoreLimits) -> PageStore:

@@ -7,7 +7,7 @@ import pytest
 from hicache.errors import InvalidKeyError
 from hicache.storage.file_store import FileStore
 from hicache.storage.memory import MemoryStore
-from hicache.storage.opening import SCHEMES, StoreLimits, open_store
+from hicache.storage.opening import SCHEMES, StoreLimits, identity_of, open_store
 from hicache.storage.redis_store import RedisStore
 from hicache.storage.store import PageName, PageStore, StoreConfigError, StoreUnavailableError
 
@@ -94,3 +94,31 @@ def test_another_scheme_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_has_two_times_sixteen_bytes(group: bytes, page: bytes, field: str) -> None:
     with pytest.raises(InvalidKeyError, match=f"^{field} must be 16 bytes, got "):
         PageName(group, page)
+
+
+@pytest.mark.parametrize(
+    ("url", "identity"),
+    [
+        ("redis://cache", "redis cache:6379/0"),
+        ("redis://name:secret@cache:7000/3", "redis cache:7000/3"),
+        ("rediss://:secret@cache/3", "redis cache:6379/3"),
+        ("memory://", ""),
+    ],
+)
+def test_a_store_is_known_by_where_it_is_and_not_by_who_may_use_it(url: str, identity: str) -> None:
+    assert identity_of(url) == identity
+
+
+def test_a_folder_is_known_by_what_lies_in_it(tmp_path: Path) -> None:
+    one, other, moved = tmp_path / "one", tmp_path / "other", tmp_path / "moved"
+    for folder in (one, other):
+        open_store(folder.as_uri()).close()
+    known = identity_of(one.as_uri())
+    assert known == identity_of(one.as_uri()) != identity_of(other.as_uri())
+    one.rename(moved)
+    assert identity_of(moved.as_uri()) == known
+    assert sorted(each.name for each in moved.iterdir()) == ["identity", "tmp"]
+
+
+def test_a_folder_that_is_gone_is_known_by_its_path(tmp_path: Path) -> None:
+    assert identity_of((tmp_path / "gone").as_uri()) == f"folder {tmp_path / 'gone'}"

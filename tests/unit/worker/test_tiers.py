@@ -15,7 +15,7 @@ from hicache.tiers.host import HostPool
 from worker.config import CacheConfig, ShareConfig, StorageConfig
 from worker.errors import WorkerStartError
 from worker.model.memory import HostSize
-from worker.tiers import Tiers, build_tiers, host_size, measured_cost, warn_if_pageable
+from worker.tiers import Tiers, build_tiers, host_size, measured_cost, page_names, warn_if_pageable
 
 torch.set_num_threads(1)
 
@@ -228,3 +228,55 @@ def test_a_first_load_that_fails_is_a_warning_and_leaves_the_speed_unknown() -> 
         cost = measured_cost(CacheConfig(), InstantTransfer(refuse), num_slots=64)
     assert [line["log_level"] for line in logs] == ["warning"]
     assert cost.load_tokens_per_s is None
+
+
+# Names
+
+
+def test_pages_are_called_the_same_with_a_store_and_without(stored: Tiers) -> None:
+    storage = StorageConfig(page_size=16)
+    for config in (CacheConfig(storage=storage), CacheConfig(host_ratio=2, storage=storage)):
+        tiers = built(config)
+        assert (tiers.names.seed, tiers.names.page_size) == (stored.names.seed, stored.names.page_size)
+        tiers.close()
+
+
+def test_another_model_calls_its_pages_otherwise() -> None:
+    pool = DevicePool(LAYERS, DEVICE_SLOTS, torch.float32, "cpu")
+    other_layout = DevicePool(LAYERS[:1], DEVICE_SLOTS, torch.float32, "cpu")
+    seeds = {
+        page_names(CacheConfig(), made, revision).seed for made in (pool, other_layout) for revision in ("r", "r2")
+    }
+    assert len(seeds) == 4
+
+
+@pytest.mark.parametrize(("page_size", "named"), [(1, 64), (16, 64), (48, 96), (64, 64), (100, 100)])
+def test_a_page_of_names_is_whole_pages_of_the_cache(page_size: int, named: int) -> None:
+    pool = DevicePool(LAYERS, 4800, torch.float32, "cpu")
+    tiers = build_tiers(
+        CacheConfig(page_size=page_size), pool, revision="r", available_bytes=PLENTY, on_done=ignore_done
+    )
+    assert tiers.names.page_size == named
+    assert tiers.cache.events is not None
+    assert tiers.cache.events.names is tiers.names
+
+
+def test_workers_that_share_a_folder_know_it_by_any_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "pages")
+    urls = [(tmp_path / name).as_uri() for name in ("pages", "link", "other")]
+    configs = [CacheConfig(host_ratio=2, storage=StorageConfig(url=url, page_size=16)) for url in urls]
+    first, same, other = (_store_id_of(config) for config in configs)
+    assert first == same != other
+    assert "pages" not in first
+    assert _store_id_of(CacheConfig(host_ratio=2)) == ""
+
+
+def test_a_store_in_memory_is_nobody_elses() -> None:
+    config = CacheConfig(host_ratio=2, storage=StorageConfig(url="memory://", page_size=16))
+    assert len({_store_id_of(config), _store_id_of(config), ""}) == 3
+
+
+def _store_id_of(config: CacheConfig) -> str:
+    tiers = built(config)
+    tiers.close()
+    return tiers.store_id
