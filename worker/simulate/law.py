@@ -5,7 +5,7 @@ the token of rank r has the probability 2**-(r + 1), and greedy takes rank 0. Pe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,12 +22,16 @@ _GIVEN_LOGPROBS: Final = 1024  # a given token's are multiples of 1/64 down to -
 class TokenLaw:
     """Chooses among `letters`, a power of two of them, and ends with `end_token_id` now and then."""
 
-    def __init__(self, letters: Sequence[int], end_token_id: int, end_probability: float) -> None:
+    def __init__(
+        self, letters: Sequence[int], end_token_id: int, end_probability: float, readable: Container[int] = ()
+    ) -> None:
+        """Where a constraint leaves some that are `readable`, the others are not chosen."""
         if len(letters) & (len(letters) - 1):
             raise ValueError(f"the letters must be a power of two, got {len(letters)}")
         self._letters = tuple(letters)
         self._end_token_id = end_token_id
         self._end_probability = end_probability
+        self._readable = readable
 
     def choose(self, row: SampleRow, history: int) -> SampledToken:
         """Return the token behind a history, given by its digest, or the one that is given."""
@@ -44,9 +48,7 @@ class TokenLaw:
     def _chosen(self, row: SampleRow, history: int, rank: int, drawn: float) -> tuple[int, float]:
         """Return a token and its log probability."""
         if row.allowed is not None:
-            open_ids = _open_ids(row.allowed, row.banned_token_ids)
-            place = scrambled(history, 2) ^ int(drawn * (1 << 32))
-            return open_ids[place % len(open_ids)], -math.log(len(open_ids))
+            return self._of_open(_open_ids(row.allowed, row.banned_token_ids), history, drawn)
         if self._ends(history, drawn) and self._end_token_id not in row.banned_token_ids:
             return self._end_token_id, math.log(self._end_probability)
         token_id = self._of_rank(history, rank)
@@ -54,6 +56,14 @@ class TokenLaw:
             rank += 1
             token_id = self._of_rank(history, rank)
         return token_id, _LOG_HALF * (rank % len(self._letters) + 1)
+
+    def _of_open(self, open_ids: Sequence[int], history: int, drawn: float) -> tuple[int, float]:
+        """Return one of what a constraint leaves: its end where there is one, and else what people can read."""
+        if self._end_token_id in open_ids:
+            return self._end_token_id, _LOG_HALF
+        readable = [token_id for token_id in open_ids if token_id in self._readable] or open_ids
+        place = scrambled(history, 2) ^ int(drawn * (1 << 32))
+        return readable[place % len(readable)], -math.log(2 * len(readable))
 
     def _ends(self, history: int, drawn: float) -> bool:
         """Greedy answers end where the history says so; sampled ones depend on what was drawn as well."""

@@ -16,7 +16,15 @@ from worker.model.text import TokenizerTextStreams
 from worker.simulate.adapters import AdapterOrigins, SimulatedAdapters
 from worker.simulate.executor import PassTimes, SimulatedExecutor
 from worker.simulate.law import TokenLaw
-from worker.simulate.tokenizer import CHAT_TEMPLATE, END_ID, NUM_TOKENS, SPECIAL_TOKENS, byte_tokenizer, letters
+from worker.simulate.tokenizer import (
+    CHAT_TEMPLATE,
+    END_ID,
+    NUM_TOKENS,
+    READABLE,
+    SPECIAL_TOKENS,
+    byte_tokenizer,
+    letters,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +45,7 @@ class SimulatedModel:
         tokenizer = byte_tokenizer()
         self._config = config
         self._origins = AdapterOrigins()
-        self._law = TokenLaw(letters(tokenizer), END_ID, config.end_probability)
+        self._law = TokenLaw(letters(tokenizer), END_ID, config.end_probability, READABLE)
         self.text: Final = TokenizerTextStreams(tokenizer)
         self.info: Final = ModelInfo(
             name=config.model_name,

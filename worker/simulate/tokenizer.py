@@ -11,6 +11,8 @@ END_TOKEN: Final = "<|im_end|>"  # noqa: S105 - no password
 START_ID: Final = NUM_BYTES
 END_ID: Final = NUM_BYTES + 1
 NUM_TOKENS: Final = NUM_BYTES + 2
+READABLE: Final = range(94)
+"""The tokens of ASCII's characters from ! to ~, which come first in the alphabet."""
 
 SPECIAL_TOKENS: Final[Mapping[str, str]] = {"bos_token": START_TOKEN, "eos_token": END_TOKEN}
 CHAT_TEMPLATE: Final = (
