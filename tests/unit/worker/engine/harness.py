@@ -15,6 +15,7 @@ from worker.batch import (
     PendingStep,
     SampledToken,
     SamplingParams,
+    TextStreamFactory,
     TokenLogprobs,
 )
 from worker.config import EngineConfig
@@ -183,7 +184,7 @@ class Rig:
         *,
         config: EngineConfig | None = None,
         context_length: int = 100_000,
-        text: NumberText | None = None,
+        text: TextStreamFactory | None = None,
         eos_token_ids: tuple[int, ...] = (EOS,),
         clock: Callable[[], float] | None = None,
         observer: EngineObserver | None = None,
