@@ -20,7 +20,7 @@ from gateway.prompts.threads import PromptThreads
 from gateway.quota.opening import open_quotas
 from gateway.quota.usage_lines import NoUsageLog
 from gateway.quota.usage_log import UsageLog
-from gateway.routing.router import RoundRobin
+from gateway.routing.simple import RoundRobin
 from gateway.serving.inference import Inference, Listeners
 from gateway.serving.offers import Offers
 from gateway.serving.preparation import Preparation

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.routing.router import Candidate, Placement, RoundRobin, Router
+from gateway.routing.router import Candidate, Placement, Router
+from gateway.routing.simple import RoundRobin
 from hicache.keys import Namespace, PrefixKey
 
 

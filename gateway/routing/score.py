@@ -1,0 +1,97 @@
+"""What a request costs at each worker, in seconds. Values in, values out.
+
+    cost = wait + price * compute + load + fetch + adapter + crowd + balance
+
+The first terms are the time until its first token. What is computed has a price above its time, for it also keeps
+others waiting, and takes the place of what others have cached. The last terms keep work even where nobody waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from gateway.routing.router import USUAL_PREFILL_TOKENS_PER_S, Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The constants of the score. `benchmarks/routing.py` shows what other values do."""
+
+    # Time that computing costs, for each second that it takes. 1 would look at this request alone, and move a
+    # conversation whenever its worker is busier than another by what it has cached; at 40 % load that doubles what
+    # is computed. The others wait for it too, and what it evicts is computed again.
+    compute_price: float = 4.0
+    # Cost of a second of work above the mean of all workers, of what they were given lately. Small: it outweighs
+    # the beginning that all prompts share after a few requests, and a long conversation after many.
+    balance_price: float = 0.1
+    balance_half_life_s: float = 60.0
+    # A sequence that runs or waits takes part of each step. Counted as so many prompt tokens.
+    crowd_tokens: float = 32.0
+    # Bringing an adapter to where it computes; workers measure it, and do not tell.
+    adapter_s: float = 0.05
+    # Loading and fetching, in multiples of the speed of computing, where a worker has not measured them yet.
+    usual_load_speedup: float = 10.0
+    usual_fetch_speedup: float = 2.0
+    # Measured speeds that differ less than this are one: noise must not look like a worker that is worth avoiding.
+    speed_tolerance: float = 0.25
+    warm_up_s: float = 60.0
+
+
+class Hit(NamedTuple):
+    """What a worker has of a prompt, in tokens, by where it is read from."""
+
+    device: int = 0
+    host: int = 0  # and not on the device
+    storage: int = 0  # and in neither
+
+    @property
+    def tokens(self) -> int:
+        return sum(self)
+
+
+class Cost(NamedTuple):
+    """Of one worker. All but the hit in seconds."""
+
+    hit: Hit
+    wait_s: float
+    compute_s: float
+    load_s: float
+    fetch_s: float
+    adapter_s: float
+    crowd_s: float
+    balance_s: float  # below 0: it has been given less than the mean
+    total_s: float
+
+    def explanation(self) -> Mapping[str, object]:
+        told: dict[str, object] = {f"{tier}_tokens": tokens for tier, tokens in self.hit._asdict().items()}
+        for name, seconds in self._asdict().items():
+            if name != "hit":
+                told[name] = round(seconds, 6)
+        return told
+
+
+def prefill_speeds(candidates: Sequence[Candidate], tolerance: float) -> list[float]:
+    """Return what each is taken to compute in a second: as measured, or as the others where that is not known."""
+    known = [each.prefill_tokens_per_s for each in candidates if each.prefill_tokens_per_s > 0]
+    usual = median(known) if known else USUAL_PREFILL_TOKENS_PER_S
+    return [
+        speed if speed > 0 and abs(speed - usual) > tolerance * usual else usual
+        for speed in (each.prefill_tokens_per_s for each in candidates)
+    ]
+
+
+def cost_of(
+    candidate: Candidate, hit: Hit, prompt_tokens: int, speed: float, *, excess_s: float, adapter: str, weights: Weights
+) -> Cost:
+    """Return what a prompt costs at a worker of that speed. `excess_s` is its work above the mean of all."""
+    wait_s = candidate.pending_tokens / speed
+    compute_s = max(0, prompt_tokens - sum(hit)) / speed
+    # What takes longer to bring than to compute is computed.
+    load_s = hit.host / max(speed, candidate.load_tokens_per_s or speed * weights.usual_load_speedup)
+    fetch_s = hit.storage / max(speed, candidate.fetch_tokens_per_s or speed * weights.usual_fetch_speedup)
+    adapter_s = weights.adapter_s if adapter and adapter not in candidate.resident_adapters else 0.0
+    crowd_s = candidate.sequences * weights.crowd_tokens / speed
+    balance_s = weights.balance_price * excess_s
+    total_s = wait_s + weights.compute_price * compute_s + load_s + fetch_s + adapter_s + crowd_s + balance_s
+    return Cost(hit, wait_s, compute_s, load_s, fetch_s, adapter_s, crowd_s, balance_s, total_s)
