@@ -12,6 +12,7 @@ from hicache.storage.frame import HEADER_BYTES, header_of
 from hicache.storage.memory import MemoryStore
 from hicache.storage.redis_store import PREFIX, RedisStore
 from hicache.storage.store import PageName, PageStore, StoreConfigError
+from worker.simulate.movement import TimedStore
 
 GROUP = b"g" * 16
 OTHER = b"o" * 16
@@ -80,10 +81,12 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield from opened(file_place(tmp_path / "kv") if request.param == "file" else redis_of(request))
 
 
-@pytest.fixture(params=["memory", "file", "redis"])
+@pytest.fixture(params=["memory", "timed", "file", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "memory":
         yield Place(MemoryStore, lambda name, change: None)
+    elif request.param == "timed":
+        yield Place(lambda max_bytes: TimedStore(MemoryStore(max_bytes), 1e-6), lambda name, change: None)
     else:
         yield from opened(file_place(tmp_path / "kv") if request.param == "file" else redis_of(request))
 

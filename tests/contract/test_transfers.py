@@ -17,13 +17,14 @@ from hicache.tiers.device import DevicePool, LayerShape
 from hicache.tiers.host import HostPool
 from tests.gpu.device import CUDA, ON_CUDA
 from tests.processes import wait_until
+from worker.simulate.movement import timed_transfer
 
 torch.set_num_threads(1)
 
 # Two widths of planes, and K and V that differ.
 LAYERS = [LayerShape(2, 8, 8), LayerShape(1, 4, 16), LayerShape(2, 8, 8)]
 DEVICE_SLOTS, HOST_SLOTS = 40, 60
-TRANSFERS = ["thread", "instant", "manual", "seeded", pytest.param("cuda", marks=ON_CUDA)]
+TRANSFERS = ["thread", "instant", "manual", "seeded", "timed", pytest.param("cuda", marks=ON_CUDA)]
 
 
 @dataclass
@@ -78,6 +79,9 @@ def make_rig(name: str) -> Rig:
             pace=Pace(mirror_unit_tokens=5, load_unit_tokens=7, mirror_duty=1.0),
         )
         return Rig(device_pool, host_pool, thread, lambda: None, calls)
+    if name == "timed":
+        timed = timed_transfer(device_pool, host_pool, told, tokens_per_s=1e6)
+        return Rig(device_pool, host_pool, timed, lambda: None, calls)
     if name == "instant":
         return Rig(device_pool, host_pool, InstantTransfer(content, on_done=told), lambda: None, calls)
     if name == "manual":
