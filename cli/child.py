@@ -14,6 +14,10 @@ from cli.ready_file import read_ready_file
 from cli.tied import tied_command
 
 
+class ChildDiedError(Exception):
+    """A child ended that should run; the message says which and how. Why, it has said itself."""
+
+
 class Child:
     """One `radixgate COMMAND` in a process of its own. It dies with us, even if we are killed.
 
@@ -36,8 +40,9 @@ class Child:
         *,
         on_log: Callable[[str], None],
         on_progress: Callable[[str, float], None],
+        label: str | None = None,
     ) -> "Child":
-        """Start `radixgate NAME ARGUMENTS...`.
+        """Start `radixgate NAME ARGUMENTS...`, which is called `label` when people are told of it.
 
         `on_progress` gets the reports on its standard output, `on_log` each other line there and on its standard error;
         both are called from threads, and have been called with everything once `death` or `wait` tell of the end.
@@ -53,7 +58,7 @@ class Child:
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops its children in order
         )
-        child = cls(name, process, ready_file)
+        child = cls(label or name, process, ready_file)
         child._write_settings(settings)
         child._read(process.stderr, on_log)
         child._read(process.stdout, lambda line: _take_output(line, on_log, on_progress))

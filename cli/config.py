@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "RADIXGATE_ADMIN_TOKEN": ("gateway", "admin_token"),
     "RADIXGATE_EXTRA_KEY_SECRET": ("gateway", "extra_key_secret"),
     "RADIXGATE_REDIS_URL": ("redis", "url"),
+    "RADIXGATE_REGISTRY_URL": ("worker", "registry", "url"),
     "RADIXGATE_STORAGE_URL": ("worker", "cache", "storage", "url"),
 }
 

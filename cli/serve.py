@@ -4,33 +4,49 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from cli.admin_client import admin_client, admin_token_file, data_folder
+from cli.child import ChildDiedError
 from cli.config import Config, Tree, config_from, is_set, set_at, with_free_ports
 from cli.embedded_redis import EmbeddedRedisError
 from cli.folder_lock import FolderError, folder_locked
 from cli.listeners import AddressTakenError, check_listeners
 from cli.options import DEFAULT_TARGET, config_options, ready_file_option, settings_tree, show_and_exit
 from cli.progress import reporter_for
-from cli.ready_file import write_ready_file
+from cli.ready_file import write_ready_file, written_by
 from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
-from cli.supervisor import ChildDiedError, Deployment, Listener, StoppedError, StopSignal, Supervisor
+from cli.supervisor import Deployment, Listener, StoppedError, StopSignal, Supervisor
+from cli.worker_trees import worker_trees
 
 DEMO_TENANTS = ("demo-a", "demo-b")
 
 _DRAIN = ("gateway", "server", "drain_s")
+_SIMULATION = ("worker", "simulation", "enabled")
 _DEMO_DRAIN_S = 3.0  # people try, stop, and try again
 
 
 @click.command("serve")
 @config_options
 @click.option("--demo", is_flag=True, help="Keep nothing on disk, and make the tenants demo-a and demo-b with keys.")
+@click.option(
+    "--workers",
+    "num_workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Run so many workers. Each has its own number and listens one port above the one before it; what is not set "
+    "of cores and memory they share.",
+)
+@click.option(
+    "--simulate", is_flag=True, help="Serve no model: model its times, and answer with tokens that mean nothing."
+)
 @ready_file_option(
     "Write addresses, keys and the admin token there, as JSON, once ready. Addresses that are not set take free ports."
 )
@@ -40,10 +56,14 @@ def command(
     check: bool,
     config_stdin: bool,
     demo: bool,
+    num_workers: int,
+    simulate: bool,
     ready_file: Path | None,
 ) -> None:
-    """Serve all in one: Redis (unless redis.url is set), a worker and a gateway, until Ctrl-C or SIGTERM."""
+    """Serve all in one: Redis (unless redis.url is set), workers and a gateway, until Ctrl-C or SIGTERM."""
     tree = settings_tree(file, assignments, config_stdin)
+    if simulate:
+        set_at(tree, _SIMULATION, value=True)
     if demo and not is_set(tree, _DRAIN):
         set_at(tree, _DRAIN, _DEMO_DRAIN_S)
     if ready_file is not None:
@@ -58,14 +78,26 @@ def command(
     stop = StopSignal()
     try:
         with stop.installed():
-            _serve(tree, config, demo, ready_file, stop, console)
+            _serve(_Wanted(tree, config, worker_trees(tree, num_workers), demo, ready_file), stop, console)
     except StoppedError:
         console.print("stopped before everything was ready")
     except (AddressTakenError, ChildDiedError, EmbeddedRedisError, FolderError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop: StopSignal, console: Console) -> None:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What was asked for."""
+
+    tree: Tree
+    config: Config
+    workers: Sequence[Tree]  # the settings of each
+    demo: bool
+    ready_file: Path | None
+
+
+def _serve(wanted: _Wanted, stop: StopSignal, console: Console) -> None:
+    config, demo = wanted.config, wanted.demo
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-")))
         progress = reporter_for(console)
@@ -73,15 +105,19 @@ def _serve(tree: Tree, config: Config, demo: bool, ready_file: Path | None, stop
         redis_folder = None if demo or config.redis.url else _redis_folder(config)
         for folder in _folders(redis_folder, leaves_token=not demo and config.gateway.admin_token is None):
             stack.enter_context(folder_locked(folder))
-        check_listeners(config)
-        supervisor = stack.enter_context(Supervisor(tree, run_folder, redis_folder, stop, listener))
+        check_listeners(config, [config_from(each) for each in wanted.workers[1:]])
+        if wanted.ready_file is not None:
+            wanted.ready_file.unlink(missing_ok=True)  # of one that was killed: nobody is to take it for ours
+        supervisor = stack.enter_context(
+            Supervisor(wanted.tree, wanted.workers, run_folder, redis_folder, stop, listener)
+        )
         with progress:
             deployment = supervisor.start()
         keys = make_demo_tenants(deployment) if demo else {}
         if not demo and config.gateway.admin_token is None:
             _leave_admin_token(deployment.admin_token)
-        if ready_file is not None:
-            stack.enter_context(_announced(ready_file, deployment, keys))
+        if wanted.ready_file is not None:
+            stack.enter_context(_announced(wanted.ready_file, deployment, keys))
         _print_how_to(console, deployment, keys, tls=config.gateway.tls.cert_file is not None)
         supervisor.run()
         console.print(_stopping(config.gateway.server.drain_s))
@@ -119,9 +155,10 @@ def _leave_admin_token(token: str) -> None:
 @contextmanager
 def _announced(ready_file: Path, deployment: Deployment, keys: dict[str, str]) -> Iterator[None]:
     """Keep the ready file while we serve."""
-    addresses = {"grpc": deployment.grpc, "http": deployment.http, "worker": deployment.worker}
+    addresses = {"grpc": deployment.grpc, "http": deployment.http, "worker": deployment.workers[0]}
+    lists = {"workers": list(deployment.workers), "metrics": list(deployment.metrics)}
     secrets = {"tenants": keys, "admin_token": deployment.admin_token}
-    write_ready_file(ready_file, {**addresses, "metrics": list(deployment.metrics), **secrets})
+    write_ready_file(ready_file, {**written_by(), **addresses, **lists, **secrets})
     try:
         yield
     finally:
@@ -159,7 +196,7 @@ def _print_how_to(console: Console, deployment: Deployment, keys: dict[str, str]
         lines.append(f"  operator  RADIXGATE_ADMIN_TOKEN={deployment.admin_token} {program} cache stats{target}")
     else:
         lines.append(f"  tenants   {program} tenant create{target} acme && {program} key create{target} acme")
-    lines.append(f"  adapters  {program} adapter list --worker {deployment.worker}")
+    lines += [f"  adapters  {program} adapter list --worker {address}" for address in deployment.workers]
     console.print("\n".join([*lines, "Ctrl-C ends it.\n"]), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs a whole deployment on one machine: Redis, a worker and a gateway as children, started and stopped in order.
+"""Runs a whole deployment on one machine: Redis, workers and a gateway as children, started and stopped in order.
 
 Knows processes and addresses; what they serve is their business.
 """
@@ -7,26 +7,24 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from cli.child import Child
-from cli.config import Tree, config_from, set_at
+from cli.child import Child, ChildDiedError
+from cli.config import Tree, config_from, is_set, set_at
 from cli.embedded_redis import EmbeddedRedis, EmbeddedRedisConfig
 from cli.progress import CONNECTING
+from cli.worker_children import WorkerChildren
 
 _POLL_S = 0.05
-_WORKER_STOP_S = 20.0  # it drains for 10
 _GATEWAY_STOP_EXTRA_S = 10.0
 _SERVING_TIMEOUT_S = 60.0
-
-
-class ChildDiedError(Exception):
-    """A child ended that should run; the message says which and how. Why, it has said itself."""
+_REGISTRY_URL = ("worker", "registry", "url")
 
 
 class StoppedError(Exception):
@@ -69,7 +67,7 @@ class Deployment:
     grpc: str  # host:port of the gateway
     metrics: tuple[str, ...]  # URLs
     admin_token: str
-    worker: str  # host:port of the worker
+    workers: tuple[str, ...]  # host:port of each, at least one
     http: str | None = None  # host:port of the gateway's OpenAI-compatible API; None: off
 
 
@@ -87,15 +85,26 @@ class Supervisor:
     Invariant: after the context nothing that was started runs any more.
     """
 
-    def __init__(self, tree: Tree, run_folder: Path, redis_folder: Path | None, stop: StopSignal, listener: Listener):
+    def __init__(
+        self,
+        tree: Tree,
+        workers: Sequence[Tree],
+        run_folder: Path,
+        redis_folder: Path | None,
+        stop: StopSignal,
+        listener: Listener,
+    ) -> None:
+        """`workers` are the settings of each worker, at least one; `tree` those of everything else."""
         self._tree = deepcopy(tree)
+        self._worker_trees = [deepcopy(each) for each in workers]
         self._run_folder = run_folder
         self._redis_folder = redis_folder
         self._stop = stop
         self._listener = listener
         self._config = config_from(tree)
         self._redis: EmbeddedRedis | None = None
-        self._children: list[Child] = []
+        self._workers: WorkerChildren | None = None
+        self._gateway: Child | None = None
         self._exit = ExitStack()
         self._serving = threading.Event()
         self.forced: list[str] = []  # children that did not end in time
@@ -107,21 +116,27 @@ class Supervisor:
         """
         if self._config.redis.url is None:
             self._start_redis()
-        worker = self._start_child("worker", ["--progress-json"], stop_timeout_s=_WORKER_STOP_S)
-        set_at(self._tree, ("gateway", "workers"), [worker["grpc"]])
+        workers = self._start_workers()
+        addresses = tuple(worker["grpc"] for worker in workers)
+        set_at(self._tree, ("gateway", "workers"), list(addresses))
         token = self._config.gateway.admin_token or secrets.token_urlsafe(24)
         set_at(self._tree, ("gateway", "admin_token"), token)
         drain_s = self._config.gateway.server.drain_s
-        gateway = self._start_child("gateway", ["--progress-json"], stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
+        gateway = self._start_gateway(stop_timeout_s=drain_s + _GATEWAY_STOP_EXTRA_S)
         self._listener.progress(CONNECTING, 0.0)
         self._wait_until_serving()
-        urls = (gateway["metrics"], worker["metrics"])
-        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, worker["grpc"], gateway["http"])
+        urls = (gateway["metrics"], *(worker["metrics"] for worker in workers))
+        return Deployment(gateway["grpc"], tuple(url for url in urls if url), token, addresses, gateway["http"])
 
     def run(self) -> None:
-        """Wait until asked to end. Raises ChildDiedError when a child ends before."""
+        """Wait until asked to end. Raises ChildDiedError when a child ends before without which nothing goes on.
+
+        A worker that dies while others serve is started again.
+        """
         while not self._stop.wait(_POLL_S):
             self._check_children()
+            if self._workers is not None:
+                self._workers.check(time.monotonic())
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -133,29 +148,56 @@ class Supervisor:
         self._listener.progress("Starting Redis", 0.0)
         config = EmbeddedRedisConfig(data_dir=self._redis_folder, port=self._config.redis.port)
         self._redis = self._exit.enter_context(EmbeddedRedis.start(config))
-        set_at(self._tree, ("redis", "url"), self._redis.url)
+        for tree in (self._tree, *self._worker_trees):
+            set_at(tree, ("redis", "url"), self._redis.url)
         self._listener.progress("Starting Redis", 1.0)
 
-    def _start_child(self, name: str, arguments: list[str], stop_timeout_s: float) -> dict[str, str]:
-        """Start a child and return what it says when ready."""
-        stage = f"Starting the {name}"
+    def _start_workers(self) -> list[dict[str, str]]:
+        """Start all workers at once and return what each says when ready."""
+        stage = "Starting the worker" if len(self._worker_trees) == 1 else "Starting the workers"
         self._listener.progress(stage, 0.0)
-        child = Child.start(
-            name,
-            arguments,
-            self._tree,
-            self._run_folder / f"{name}.json",
-            on_log=self._listener.log,
-            on_progress=self._progress,
-        )
-        self._children.append(child)
-        self._exit.callback(self._stop_child, child, stop_timeout_s)
-        while (ready := child.ready()) is None:
+        if self._config.gateway.discovery.source == "redis":
+            self._let_register()
+        self._workers = WorkerChildren(self._worker_trees, self._run_folder, self._listener.log, self._progress)
+        self._exit.callback(self._stop_workers, self._workers)
+        while (ready := self._workers.ready()) is None:
             if self._stop.wait(_POLL_S):
                 raise StoppedError
             self._check_children()
         self._listener.progress(stage, 1.0)
         return ready
+
+    def _let_register(self) -> None:
+        """The gateway looks for workers in Redis: have ours be there, where nothing else is set."""
+        url = self._config.redis.url or (self._redis.url if self._redis is not None else None)
+        for tree in self._worker_trees:
+            if not is_set(tree, _REGISTRY_URL):
+                set_at(tree, _REGISTRY_URL, url)
+
+    def _start_gateway(self, stop_timeout_s: float) -> dict[str, Any]:
+        """Start the gateway and return what it says when ready."""
+        stage = "Starting the gateway"
+        self._listener.progress(stage, 0.0)
+        self._gateway = Child.start(
+            "gateway",
+            ["--progress-json"],
+            self._tree,
+            self._run_folder / "gateway.json",
+            on_log=self._listener.log,
+            on_progress=self._progress,
+        )
+        self._exit.callback(self._stop_child, self._gateway, stop_timeout_s)
+        while (ready := self._gateway.ready()) is None:
+            if self._stop.wait(_POLL_S):
+                raise StoppedError
+            self._check_children()
+        self._listener.progress(stage, 1.0)
+        return ready
+
+    def _stop_workers(self, workers: WorkerChildren) -> None:
+        workers.terminate()
+        for child, timeout_s in workers.children():
+            self._stop_child(child, timeout_s)
 
     def _stop_child(self, child: Child, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -187,6 +229,5 @@ class Supervisor:
     def _check_children(self) -> None:
         if self._redis is not None and self._redis.returncode is not None:
             raise ChildDiedError(f"the Redis server ended with status {self._redis.returncode}")
-        for child in self._children:
-            if death := child.death():
-                raise ChildDiedError(death)
+        if self._gateway is not None and (death := self._gateway.death()):
+            raise ChildDiedError(death)

@@ -18,7 +18,7 @@ from cli.isolation_check.report import report
 from cli.isolation_check.running import run_checks
 from cli.isolation_check.verdicts import exit_code
 from cli.progress import reporter_for
-from cli.ready_file import read_ready_file
+from cli.ready_file import read_ready_file, writer_is_gone
 from cli.rpc_errors import OPERATOR_HINT, rpc_errors_told
 from cli.target import Target, target_options
 
@@ -135,6 +135,8 @@ def _wanted(
 def _from_ready_file(path: Path, http: str | None) -> tuple[Target, str | None, tuple[str, str], str | None]:
     try:
         ready = read_ready_file(path) or {}
+        if writer_is_gone(ready):
+            raise click.UsageError(f"{path} was left by a process that was killed (pid {ready['pid']})")
         one, other, *_ = ready["tenants"].values()
         return Target(ready["grpc"]), http or ready.get("http"), (one, other), ready.get("admin_token")
     except (KeyError, ValueError, AttributeError) as error:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from cli.parameters import DURATION
-from cli.ready_file import read_ready_file
+from cli.ready_file import read_ready_file, writer_is_gone
 from cli.top.fleet import Fleet
 from cli.top.keys import Controls
 from cli.top.prometheus import Prometheus
@@ -123,9 +123,12 @@ def _endpoints(urls: Sequence[str], ready_files: Sequence[Path]) -> Sequence[str
     found = list(urls)
     for path in ready_files:
         try:
-            named = metrics_urls(read_ready_file(path) or {})
+            content = read_ready_file(path) or {}
+            named = metrics_urls(content)
         except (ValueError, OSError) as error:
             raise click.ClickException(f"{path} cannot be read as a ready file: {error}") from error
+        if writer_is_gone(content):
+            raise click.ClickException(f"{path} was left by a process that was killed (pid {content['pid']})")
         if not named:
             raise click.ClickException(f"{path} names no metrics endpoint")
         found += named

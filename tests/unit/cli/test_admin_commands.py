@@ -68,7 +68,7 @@ def test_a_tenant_without_keys_has_none(command: Command, new_tenant: NewTenant)
 
 
 def test_a_second_demo_takes_the_tenants_of_the_first_and_gets_new_keys(command: Command) -> None:
-    deployment = Deployment(command.address, (), ADMIN_TOKEN, worker="")
+    deployment = Deployment(command.address, (), ADMIN_TOKEN, workers=())
     first, second = make_demo_tenants(deployment), make_demo_tenants(deployment)
     assert set(first) == set(second) == {"demo-a", "demo-b"}
     assert len({*first.values(), *second.values()}) == 4
