@@ -78,6 +78,65 @@ class GatewayObserver(Protocol):
         """
         ...
 
+    def request_moved(self, cause: str, outcome: str) -> None:
+        """A request goes on at another worker because of what became of its last one: "lost", "silent", "stalled",
+        "failed", "shutting_down" or "overloaded". `outcome` is how: "continued", or "begun_again" from the prompt.
+        """
+        ...
+
+    def move_refused(self, cause: str, why: str) -> None:
+        """A request could not go on elsewhere: there was "no_worker", or none with its "adapter", it was "too_long" for
+        the others, they were "overloaded", it had used up its "moves", or those are "off"; the other worker "refused"
+        what it had by then, or computed something else ("diverged").
+        """
+        ...
+
+    def request_shed(self, reason: str) -> None:
+        """A request was refused because all workers are "overloaded", or it would have waited too long
+        ("expected_wait").
+        """
+        ...
+
+    def worker_awaited(self, seconds: float, found: bool) -> None:
+        """A request has waited so long for a worker, where there was none."""
+        ...
+
+    def worker_stalled(self, worker: str) -> None:
+        """Nothing moves at a worker although it has work. Its streams move."""
+        ...
+
+    def breaker_changed(self, worker: str, state: str) -> None:
+        """The breaker of a worker is "closed", "open" or "half_open" from now on. At first it is closed."""
+        ...
+
+    def cache_events_applied(self, worker: str, events: int) -> None:
+        """So many changes of a worker's cache were told and taken over."""
+        ...
+
+    def cache_events_missed(self, worker: str) -> None:
+        """Some were not told, or lost."""
+        ...
+
+    def cache_snapshot_taken(self, worker: str) -> None:
+        """All that a worker's cache holds was told and taken over."""
+        ...
+
+    def cache_digest_compared(self, worker: str, agrees: bool) -> None:
+        """What a worker's cache holds, in short, was compared with what this gateway knows."""
+        ...
+
+    def cache_pages_known(self, worker: str, device: int, host: int) -> None:
+        """A worker is known to have so many pages now."""
+        ...
+
+    def index_pages_forgotten(self, pages: int) -> None:
+        """So many pages had no room in the index any more."""
+        ...
+
+    def worker_chosen(self, policy: str, reason: str) -> None:
+        """A request got its worker: "only", "prefix", "load", "warm_up", "turn" or "session"."""
+        ...
+
     def store_reachable(self, reachable: bool) -> None:
         """Redis has begun, or ceased, to answer."""
         ...
@@ -176,6 +235,45 @@ class NullObserver:
         pass
 
     def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
+        pass
+
+    def request_moved(self, cause: str, outcome: str) -> None:
+        pass
+
+    def move_refused(self, cause: str, why: str) -> None:
+        pass
+
+    def request_shed(self, reason: str) -> None:
+        pass
+
+    def worker_awaited(self, seconds: float, found: bool) -> None:
+        pass
+
+    def worker_stalled(self, worker: str) -> None:
+        pass
+
+    def breaker_changed(self, worker: str, state: str) -> None:
+        pass
+
+    def cache_events_applied(self, worker: str, events: int) -> None:
+        pass
+
+    def cache_events_missed(self, worker: str) -> None:
+        pass
+
+    def cache_snapshot_taken(self, worker: str) -> None:
+        pass
+
+    def cache_digest_compared(self, worker: str, agrees: bool) -> None:
+        pass
+
+    def cache_pages_known(self, worker: str, device: int, host: int) -> None:
+        pass
+
+    def index_pages_forgotten(self, pages: int) -> None:
+        pass
+
+    def worker_chosen(self, policy: str, reason: str) -> None:
         pass
 
     def store_reachable(self, reachable: bool) -> None:

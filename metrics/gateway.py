@@ -21,6 +21,7 @@ from metrics.registry import (
     QUEUE_WAIT_BUCKETS,
     MetricFamilies,
 )
+from metrics.routing import RoutingMetrics
 from metrics.work_labels import WorkLabels
 
 WITH_REGISTRY: Final = "with a registry"
@@ -110,21 +111,7 @@ class GatewayMetrics:
         self._losses = make.counter(
             "radixgate_gateway_worker_losses_total", "Streams to a worker that went down", ("worker",)
         )
-        self._predicted_tokens = make.counter(
-            "radixgate_gateway_predicted_cached_tokens_total",
-            "Prompt tokens that this gateway expected a worker to have cached, in whole blocks of 32",
-            ("worker",),
-        )
-        self._delivered_tokens = make.counter(
-            "radixgate_gateway_delivered_cached_tokens_total",
-            "Prompt tokens that a worker had cached, of the requests that the expectations are about",
-            ("worker",),
-        )
-        self._mispredicted_tokens = make.counter(
-            "radixgate_gateway_mispredicted_tokens_total",
-            "By how many tokens expectations were off: over, less was cached; under, more was",
-            ("worker", "direction"),
-        )
+        self._routing = RoutingMetrics(make)
         self._in_flight = InFlight()
         make.collector(self._in_flight, ("worker",))
         # Made when there is something to show: without a registry 0 would say that no worker is registered.
@@ -258,10 +245,28 @@ class GatewayMetrics:
         self._ignored_registrations.set(ignored)
 
     def hit_predicted(self, worker: str, predicted_tokens: int, cached_tokens: int, error_tokens: int) -> None:
-        self._predicted_tokens.labels(worker).inc(predicted_tokens)
-        self._delivered_tokens.labels(worker).inc(cached_tokens)
-        for direction, tokens in (("over", max(0, error_tokens)), ("under", max(0, -error_tokens))):
-            self._mispredicted_tokens.labels(worker, direction).inc(tokens)
+        self._routing.hit_predicted(worker, predicted_tokens, cached_tokens, error_tokens)
+
+    def cache_events_applied(self, worker: str, events: int) -> None:
+        self._routing.cache_events_applied(worker, events)
+
+    def cache_events_missed(self, worker: str) -> None:
+        self._routing.cache_events_missed(worker)
+
+    def cache_snapshot_taken(self, worker: str) -> None:
+        self._routing.cache_snapshot_taken(worker)
+
+    def cache_digest_compared(self, worker: str, agrees: bool) -> None:
+        self._routing.cache_digest_compared(worker, agrees)
+
+    def cache_pages_known(self, worker: str, device: int, host: int) -> None:
+        self._routing.cache_pages_known(worker, device, host)
+
+    def index_pages_forgotten(self, pages: int) -> None:
+        self._routing.index_pages_forgotten(pages)
+
+    def worker_chosen(self, policy: str, reason: str) -> None:
+        self._routing.worker_chosen(policy, reason)
 
     def store_reachable(self, reachable: bool) -> None:
         self._store_reachable.set(reachable)
@@ -313,6 +318,10 @@ class GatewayMetrics:
         self._in_flight.ask(in_flight)
         for kind, look in undertakings.items():
             self._undertakings.labels(kind).set_function(look)
+
+    def index(self, num_pages: Callable[[], int]) -> None:
+        """Show, whenever somebody looks, how many pages the index has. Called from the thread of whoever looks."""
+        self._routing.index(num_pages)
 
     def usage_log(self, num_waiting: Callable[[], int]) -> None:
         """There is a usage log: show, whenever somebody looks, how many lines it has yet to write."""

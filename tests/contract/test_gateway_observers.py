@@ -61,3 +61,18 @@ def test_quotas_are_told(observer: GatewayObserver) -> None:
     observer.quota_waiting(3)
     observer.quota_waited(0.5)
     observer.quota_backlog(7)
+
+
+def test_what_is_known_of_caches_and_who_was_chosen_is_told(observer: GatewayObserver) -> None:
+    for worker in ("127.0.0.1:1", "127.0.0.1:2"):
+        observer.cache_events_applied(worker, 3)
+        observer.cache_events_missed(worker)
+        observer.cache_snapshot_taken(worker)
+        for agrees in (True, False):
+            observer.cache_digest_compared(worker, agrees)
+        observer.cache_pages_known(worker, 5, 7)
+        for error in (-3, 0, 3):
+            observer.hit_predicted(worker, 64, 64 - error, error)
+    observer.index_pages_forgotten(4)
+    for reason in ("only", "prefix", "load", "warm_up", "turn", "session"):
+        observer.worker_chosen("cache_aware", reason)

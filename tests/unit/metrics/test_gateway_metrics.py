@@ -161,3 +161,25 @@ def test_expectations_that_were_too_high_and_too_low_are_told_apart() -> None:
     assert value(metrics, name, worker="w:1", direction="under") == 9
     assert value(metrics, "radixgate_gateway_predicted_cached_tokens_total", worker="w:1") == 96
     assert value(metrics, "radixgate_gateway_delivered_cached_tokens_total", worker="w:1") == 72
+
+
+def test_expectations_are_counted_as_right_over_and_under() -> None:
+    metrics = GatewayMetrics()
+    for error in (0, 0, 64, -64):
+        metrics.hit_predicted("h:1", 128, 128 - error, error)
+    counted = {
+        outcome: value(metrics, "radixgate_gateway_predictions_total", worker="h:1", outcome=outcome)
+        for outcome in ("right", "over", "under")
+    }
+    assert counted == {"right": 2, "over": 1, "under": 1}
+
+
+def test_what_is_known_of_a_workers_cache_shows() -> None:
+    metrics = GatewayMetrics()
+    metrics.cache_pages_known("h:1", 5, 7)
+    metrics.cache_digest_compared("h:1", False)
+    metrics.index(lambda: 12)
+    assert value(metrics, "radixgate_gateway_index_pages", worker="h:1", tier="device") == 5
+    assert value(metrics, "radixgate_gateway_index_pages", worker="h:1", tier="host") == 7
+    assert value(metrics, "radixgate_gateway_cache_digests_total", worker="h:1", outcome="differs") == 1
+    assert value(metrics, "radixgate_gateway_index_size") == 12
