@@ -25,7 +25,10 @@ class _News:
 
 
 class Outbox:
-    """The news not handed out yet, in the order in which completions first had some."""
+    """The news not handed out yet, in the order in which completions first had some; but ends in their own order.
+
+    So the last end of a request comes last.
+    """
 
     def __init__(self) -> None:
         self._news: dict[CompletionId, _News] = {}
@@ -52,8 +55,9 @@ class Outbox:
     def finished(
         self, completion: CompletionId, finish: FinishReason | Failure, timeline: Timeline | None = None
     ) -> None:
-        news = self._of(completion)
+        news = self._news.pop(completion, None) or _News()
         news.finish, news.timeline = finish, timeline
+        self._news[completion] = news
 
     def take(self) -> list[SequenceOutput]:
         """Return the news, which are no longer here then."""
