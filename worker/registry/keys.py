@@ -16,6 +16,12 @@ WORKERS: Final = PREFIX + "workers"
 CHANGED: Final = PREFIX + "workers-changed"
 NUMBER: Final = PREFIX + "workers-number"
 
+# What a user of Redis that is for workers alone has to be allowed, beside these keys.
+COMMANDS: Final = (
+    "+hello", "+auth", "+client|setinfo", "+client|setname", "+select", "+ping", "+evalsha", "+script|load", "+time",
+    "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pexpire", "+zadd", "+zrem", "+zscore",
+)  # fmt: skip
+
 # A number is the time where that is later than the last number: it also rises over an emptied database.
 _COMMON: Final = """
 local entry, workers, changed, numbers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
