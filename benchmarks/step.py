@@ -37,6 +37,7 @@ from worker.config import EngineConfig, ModelConfig
 from worker.engine import Engine, Load, ModelLimits, Request, SequenceOutput
 from worker.engine.delivery import Deliver, Delivery
 from worker.engine.executors import InlineExecutor, ThreadExecutor
+from worker.engine.ports import CacheNews
 from worker.model.loading import LoadedModel, load_model
 from worker.model.progress import SilentProgress
 from worker.rpc.translate import load_message, output_message
@@ -127,8 +128,9 @@ class Stopwatch:
 class Messenger:
     """Makes of outputs what goes to a gateway."""
 
-    def deliver(self, outputs: Sequence[SequenceOutput], load: Load) -> None:
-        message = worker_pb2.ConnectResponse(outputs=map(output_message, outputs), load=load_message(load))
+    def deliver(self, outputs: Sequence[SequenceOutput], load: Load, cache: CacheNews | None) -> None:
+        told = load_message(load, 0, stalled_s=0.0, draining=False)
+        message = worker_pb2.ConnectResponse(outputs=map(output_message, outputs), load=told)
         message.SerializeToString()
 
 
@@ -199,7 +201,7 @@ def make_step(engine: Engine, deliver: Deliver) -> None:
     """What `EngineThread` does for a step."""
     engine.begin(time.monotonic())
     engine.observe_state()
-    deliver(engine.take_outputs(), engine.load())
+    deliver(engine.take_outputs(), engine.load(), engine.take_cache_news())
     engine.complete()
 
 

@@ -82,6 +82,7 @@ class WorkerMetrics:
         self._make_sequence_metrics()
         self._make_engine_metrics()
         self._make_cache_metrics()
+        self._make_feed_metrics()
         self._make_trust_metrics()
         self._make_registry_metrics()
         self._families.process_metrics()
@@ -185,6 +186,19 @@ class WorkerMetrics:
             "radixgate_cut_floor_tokens", "Tokens of floors that policies promise and that do not fit beside the others"
         ).labels(self._worker)
         self._token_bytes = make.gauge("radixgate_kv_bytes_per_token", "Memory of one token's keys and values")
+
+    def _make_feed_metrics(self) -> None:
+        make = self._families
+        events = make.counter(
+            "radixgate_cache_events_total",
+            "Changes of what the cache holds, by whether a gateway was told of them or reads too slowly",
+            ("outcome",),
+        )
+        self._events_sent = events.labels(self._worker, "sent")
+        self._events_dropped = events.labels(self._worker, "dropped")
+        self._snapshots_sent = make.counter(
+            "radixgate_cache_snapshots_total", "Times that a gateway was told all that the cache holds"
+        ).labels(self._worker)
 
     def _make_trust_metrics(self) -> None:
         make, with_tls = self._families, "with TLS"
@@ -291,6 +305,20 @@ class WorkerMetrics:
     def engine(self, stalled_s: Callable[[], float]) -> None:
         """Ask, whenever somebody looks, for how long the engine has been stalled: from another thread than its own."""
         self._stalled.labels(self._worker).set_function(stalled_s)
+
+    # ------------------------------------------------------------------------------------- what gateways are told of it
+
+    def cache_events_sent(self, number: int) -> None:
+        """A gateway was told of so many changes of the cache. From the event loop, as the next two."""
+        self._events_sent.inc(number)
+
+    def cache_events_dropped(self, number: int) -> None:
+        """A gateway that reads too slowly misses so many."""
+        self._events_dropped.inc(number)
+
+    def cache_snapshot_sent(self) -> None:
+        """A gateway was told all that the cache holds."""
+        self._snapshots_sent.inc()
 
     # ------------------------------------------------------------------------------------------------- the tiers below
 

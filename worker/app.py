@@ -27,10 +27,11 @@ from tracing.opening import CLOSE_S, TracingError, open_sink
 from tracing.spans import NoSpans, SpanSink
 from worker.batch import Executor, TextStreamFactory
 from worker.config import CacheConfig, EngineConfig, WorkerConfig
+from worker.engine.delivery import Deliver
 from worker.engine.engine import Engine
 from worker.engine.executors import InlineExecutor, ThreadExecutor
 from worker.engine.limits import ModelLimits
-from worker.engine.ports import Load, SequenceOutput
+from worker.engine.ports import CacheNews, Load, SequenceOutput
 from worker.engine.thread import EngineThread
 from worker.errors import WorkerStartError
 from worker.grammar.compiler import GrammarCompiler
@@ -46,11 +47,12 @@ from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.links import Links
 from worker.rpc.requests import OpenRequests
 from worker.rpc.service import WorkerServicer
+from worker.rpc.snapshots import Snapshots
 from worker.rpc.tls import check_tls, server_tls
 from worker.simulate.model import DEVICE as SIMULATED_DEVICE
 from worker.simulate.model import SimulatedModel
 from worker.simulate.movement import TimedStore, timed_transfer
-from worker.tiers import Movement, build_tiers
+from worker.tiers import Movement, Tiers, build_tiers
 
 _log = structlog.get_logger(__name__)
 
@@ -152,8 +154,9 @@ class WorkerApp:
         self._grammar = GrammarCompiler(
             info.tokenizer_json, info.sampled_vocab_size or info.vocab_size, info.eos_token_ids
         )
-        self._model = describe_model(config, info, self._engine.max_sequence_tokens)
-        self._links = Links(OpenRequests(config.worker_id, spans or NoSpans()))
+        self._model = describe_model(config, info, self._engine.max_sequence_tokens, self._tiers)
+        self._links = Links(OpenRequests(config.worker_id, spans or NoSpans()), self._metrics)
+        self._reports: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._exposition: MetricsServer | None = None
@@ -167,9 +170,12 @@ class WorkerApp:
         be loaded.
         """
         self._engine.idle(time.monotonic())  # so that gauges are right before the first request
+        self._links.deliver([], self._engine.load(), self._engine.take_cache_news())
         self._thread = EngineThread(self._engine, self._deliver_on(asyncio.get_running_loop()))
         self._thread.start()
         self._metrics.engine(self._thread.stalled_s)
+        self._links.board.watch(self._thread.stalled_s)
+        self._reports = asyncio.create_task(self._links.report_every(self._config.report_interval_s))
         directory, calls = self._make_directory(self._thread)
         await self._load_configured(directory)
         self._server = grpc.aio.server(
@@ -182,8 +188,10 @@ class WorkerApp:
                 ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
             ]
         )
-        cache_calls = CacheCalls(self._thread)
-        servicer = WorkerServicer(self._model, self._thread, self._links, directory, calls, cache_calls, self._grammar)
+        cache_calls, snapshots = CacheCalls(self._thread), Snapshots(self._thread, self._links)
+        servicer = WorkerServicer(
+            self._model, self._thread, self._links, directory, calls, cache_calls, snapshots, self._grammar
+        )
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         host = self._config.listen.rpartition(":")[0]
@@ -208,6 +216,7 @@ class WorkerApp:
         """Stop taking requests, give those here `drain_timeout_s` (None: as configured) to end, then end everything."""
         drain_timeout_s = self._config.drain_s if drain_timeout_s is None else drain_timeout_s
         self._serves = False
+        self._links.drain()
         if self._registrar is not None:
             await self._registrar.leave()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -225,8 +234,9 @@ class WorkerApp:
         self._links.close_all()
         if self._server is not None:
             await self._server.stop(grace=1.0)
-        if self._reloading is not None:
-            self._reloading.cancel()
+        for task in (self._reloading, self._reports):
+            if task is not None:
+                task.cancel()
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
 
@@ -249,9 +259,9 @@ class WorkerApp:
         """Return why no request should be sent here, or None. From any thread."""
         return None if self._serves else "the worker is starting or stopping"
 
-    def _deliver_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[Sequence[SequenceOutput], Load], None]:
-        def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:
-            loop.call_soon_threadsafe(self._links.deliver, outputs, load)
+    def _deliver_on(self, loop: asyncio.AbstractEventLoop) -> Deliver:
+        def deliver(outputs: Sequence[SequenceOutput], load: Load, cache: CacheNews | None) -> None:
+            loop.call_soon_threadsafe(self._links.deliver, outputs, load, cache)
 
         return deliver
 
@@ -326,8 +336,10 @@ def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCrede
         raise OSError(f"cannot listen on {address}: {why_not_free(address) or error}") from error
 
 
-def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: int) -> worker_pb2.GetModelResponse:
-    """Return what gateways are told about this worker's model."""
+def describe_model(
+    config: WorkerConfig, info: ModelInfo, max_sequence_tokens: int, tiers: Tiers
+) -> worker_pb2.GetModelResponse:
+    """Return what gateways are told about this worker's model and cache."""
     return worker_pb2.GetModelResponse(
         worker_id=config.worker_id,
         model=info.name,
@@ -340,6 +352,12 @@ def describe_model(config: WorkerConfig, info: ModelInfo, max_sequence_tokens: i
         special_tokens=dict(info.special_tokens),
         eos_token_ids=info.eos_token_ids,
         model_revision=info.revision,
+        name_seed=tiers.names.seed,
+        name_page_size=tiers.names.page_size,
+        device_slots=tiers.cache.num_slots,
+        host_slots=0 if tiers.host_pool is None else tiers.host_pool.num_slots,
+        store_id=tiers.store_id,
+        simulated=config.simulation.enabled,
         incarnation=secrets.token_hex(8),
     )
 

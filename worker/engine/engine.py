@@ -13,6 +13,7 @@ sampled is taken in. Driven by one owner, which passes the time in; `EngineThrea
 from collections.abc import Callable, Iterable
 
 from hicache.cache import Holdings, PrefixCache
+from hicache.events import Snapshot
 from hicache.keys import Namespace
 from worker.batch import AsyncExecutor, SampledToken, TextStreamFactory
 from worker.config import EngineConfig
@@ -20,6 +21,7 @@ from worker.engine import waiting
 from worker.engine.adapters import AdapterPlaces, AdapterSource, AdapterState, NoAdapters
 from worker.engine.batches import BatchBuilder
 from worker.engine.beginnings import begin, has_ended
+from worker.engine.cache_feed import CacheFeed
 from worker.engine.completions import Completions
 from worker.engine.constraints import ConstraintFailed
 from worker.engine.deadlines import Deadlines
@@ -29,11 +31,12 @@ from worker.engine.floors import Floors
 from worker.engine.limits import ModelLimits, refusal
 from worker.engine.observer import EngineObserver, NullObserver
 from worker.engine.passes import StepUnderWay
-from worker.engine.ports import CacheContents, FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.ports import CacheContents, CacheNews, FinishReason, Load, Request, SequenceId, SequenceOutput
 from worker.engine.purges import Purges
 from worker.engine.room import Room
 from worker.engine.scheduler import Scheduler
 from worker.engine.sequence import Sequence
+from worker.engine.speeds import PassSpeeds
 from worker.engine.telling import Telling
 from worker.errors import Failure, FailureCode
 
@@ -80,6 +83,8 @@ class Engine:
         hits = waiting.KnownHits(cache)
         line = waiting.by_name(config.order, config, hits)
         self._scheduler = Scheduler(cache, line, hits, self._adapters, config)
+        self._feed = CacheFeed(cache)
+        self._speeds = PassSpeeds()
         self._deadlines = Deadlines()
         self._batches = BatchBuilder()
         self._telling = Telling(text, self._observer)
@@ -178,6 +183,14 @@ class Engine:
         host_slots, host_free = (0, 0) if tiers is None else (tiers.host_slots, tiers.host_free_slots)
         return CacheContents(cache.num_slots, cache.num_free_slots, host_slots, host_free, tuple(cache.tenants()))
 
+    def take_cache_news(self) -> CacheNews | None:
+        """Return what has changed in the cache since the last call; None: nothing."""
+        return self._feed.take()
+
+    def snapshot_cache(self) -> Snapshot:
+        """Return all that the cache holds now. Costs O(nodes)."""
+        return self._feed.snapshot()
+
     def close(self) -> None:
         """From now on refuse what is submitted; what is here goes on."""
         self._closed = True
@@ -259,12 +272,19 @@ class Engine:
             self._observer.tiers_changed(tiers)
 
     def load(self) -> Load:
+        """Return how busy the engine is. From any thread: true as of some moment just now."""
+        tiers = self._cache.tier_speeds()
         return Load(
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
             free_slots=self._cache.num_free_slots,
             evictable_slots=self._cache.num_evictable_slots,
             num_slots=self._cache.num_slots,
+            links=self._scheduler.loads(),
+            prefill_tokens_per_s=self._speeds.prefill_tokens_per_s,
+            load_tokens_per_s=tiers.load_tokens_per_s,
+            fetch_tokens_per_s=tiers.fetch_tokens_per_s,
+            step_s=self._speeds.step_s,
         )
 
     def check(self) -> None:
@@ -328,6 +348,8 @@ class Engine:
             return
         follows_loads = any(chunk.sequence.follows_load for chunk in step.chunks)
         # A pass that waited for copies says nothing of how fast prompts are computed.
+        if not follows_loads:
+            self._speeds.passed(self.last_step_tokens, step.num_prompt_tokens, duration_s)
         if self.last_step_tokens >= _PREFILL_TOKENS and not follows_loads:
             self._cache.observe_prefill(self.last_step_tokens, duration_s, now=now)
         if follows_loads:

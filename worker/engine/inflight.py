@@ -89,6 +89,11 @@ class InFlightPrefixes:
         self._num_waits[sequence.order] = num_waits + 1
         return True
 
+    def awaited_tokens(self, sequence: Sequence) -> int:
+        """Return how many tokens of a sequence somebody else is expected to compute, or has computed."""
+        wait = self._waits.get(sequence.order)
+        return 0 if wait is None else wait.until
+
     def check(self) -> None:
         for leader in self._leaders.values():
             assert leader.lease is not None, f"{leader.request.sequence_id} leads without slots"

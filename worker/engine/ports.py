@@ -3,10 +3,12 @@
 Knows nothing of how either is carried or computed.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from hicache.cache import Hit, TenantHoldings
+from hicache.events import CacheDigest, CacheEvent
 from hicache.keys import PrefixKey
 from worker.batch import SamplingParams, TokenLogprobs
 from worker.engine.constraints import Constraint
@@ -100,14 +102,40 @@ class SequenceOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """What one link of a gateway has here: sequences, and what these have yet to compute of what they came with."""
+
+    sequences: int = 0
+    pending_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the engine is after a step."""
+    """How busy the engine is after a step, and how fast it is of late. Speeds are 0 as long as nobody knows."""
 
     running: int  # sequences
     waiting: int  # sequences, paused ones included
     free_slots: int
     evictable_slots: int
     num_slots: int
+    links: Mapping[int, LinkLoad] = field(default_factory=dict)  # those that have something here
+    prefill_tokens_per_s: float = 0.0
+    load_tokens_per_s: float = 0.0
+    fetch_tokens_per_s: float = 0.0
+    step_s: float = 0.0  # what a forward pass takes
+
+    @property
+    def pending_tokens(self) -> int:
+        """What is yet to be computed of prompts, of all links."""
+        return sum([link.pending_tokens for link in self.links.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNews:
+    """What has changed in the tiers, in order, and what they hold after that, in short."""
+
+    events: tuple[CacheEvent, ...]
+    digest: CacheDigest
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from operator import attrgetter
 from hicache.cache import PrefixCache
 from worker.config import EngineConfig
 from worker.engine.adapters import AdapterPlaces
+from worker.engine.backlog import Backlog
 from worker.engine.contention import MAX_LOOKS, Contention
 from worker.engine.draft import Draft
 from worker.engine.inflight import InFlightPrefixes
-from worker.engine.ports import Admission
+from worker.engine.ports import Admission, LinkLoad
 from worker.engine.prompts import PromptShares
 from worker.engine.sequence import Sequence
 from worker.engine.shares import Shares
@@ -55,6 +56,7 @@ class Scheduler:
         self._slots = SlotBudget(cache, config.headroom_tokens)
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
+        self._backlog = Backlog()
         contested_tokens = config.contested_prompt_tokens or max(1, config.max_step_tokens // 8)
         flood_tokens = _FLOOD_STEPS * config.max_step_tokens
         self._prompts = PromptShares(config.max_chunk_tokens, contested_tokens, flood_tokens)
@@ -80,16 +82,19 @@ class Scheduler:
                 sequence.prefetch = self._cache.prefetch(
                     sequence.key, now=now, max_tokens=sequence.max_cached_tokens, tenant=sequence.request.tenant
                 )
+                found = self._hits.of(sequence)
                 self._line.push(sequence)
             except BaseException:
+                self._hits.forget(sequence)
                 sequence.stop_prefetch()
                 for other in begun[:place]:
                     self.remove(other, now)
                 raise
+            self._backlog.waits(sequence, found.total)
 
     def join(self, branch: Sequence) -> None:
         """Take in a sequence whose prompt another one has computed just now; it starts from there in its turn."""
-        self._line.push(branch)
+        self._push(branch)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Let go of a sequence that has ended, wherever it is. What it has computed stays in the cache.
@@ -102,6 +107,7 @@ class Scheduler:
         self._line.settle(sequence)
         if sequence.lease is None:
             self._line.remove(sequence)
+            self._backlog.left(sequence)
             sequence.stop_prefetch()
         else:
             self._running.remove(sequence)
@@ -142,6 +148,10 @@ class Scheduler:
                     self._in_flight.ended(sequence)
         return Committed(tuple(draft.admitted), tuple(void))
 
+    def loads(self) -> Mapping[int, LinkLoad]:
+        """Return what each link has here, running and waiting. From any thread: true as of some moment just now."""
+        return self._backlog.by_link(tuple(self._running))
+
     def check(self) -> None:
         """Verify the invariants; raises AssertionError."""
         assert self._running == sorted(self._running, key=_PRECEDENCE), "running sequences are out of order"
@@ -156,6 +166,7 @@ class Scheduler:
             assert not sequence.ended, f"{sequence.request.sequence_id} waits and has ended"
         self._in_flight.check()
         self._contention.check(len(self._line))
+        self._backlog.check(self._line.members())
 
     def _pause_for_adapters(self, draft: Draft, now: float) -> None:
         overdue = self._adapters.overdue(now)
@@ -275,7 +286,11 @@ class Scheduler:
         sequence.num_pauses += 1
         sequence.course.paused(now)
         sequence.key = sequence.known_key(sequence.num_known)
+        self._push(sequence)
+
+    def _push(self, sequence: Sequence) -> None:
         self._line.push(sequence)
+        self._backlog.waits(sequence, self._hits.of(sequence).total)
 
     def _release(self, sequence: Sequence, now: float) -> None:
         lease = sequence.lease
@@ -298,10 +313,13 @@ class Scheduler:
                 return
             if sequence.scores and draft.scores == 0:
                 continue
+            hit = self._hits.of(sequence)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
-            if self._in_flight.follow(sequence, self._hits.of(sequence).device):
+            if self._in_flight.follow(sequence, hit.device):
+                self._backlog.waits(sequence, max(hit.total, self._in_flight.awaited_tokens(sequence)))
                 continue
-            num_slots = self._slots.lacking(sequence, self._hits.of(sequence).device)
+            self._backlog.waits(sequence, hit.total)
+            num_slots = self._slots.lacking(sequence, hit.device)
             # Who is first and finds no room is overtaken by others now and then, not for ever.
             if (
                 self._contention.may_overtake(sequence, blocked.values(), num_slots)
@@ -383,6 +401,7 @@ class Scheduler:
             lease.release()
             return False
         self._line.start(sequence, cached_tokens)
+        self._backlog.left(sequence)
         self._hits.forget(sequence)
         self._contention.forget(sequence)
         self._adapters.take(sequence, now)

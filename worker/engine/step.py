@@ -44,6 +44,11 @@ class Step:
     def num_tokens(self) -> int:
         return sum([chunk.end - chunk.start for chunk in self.chunks])
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Those of sequences that compute more than one: that do not decode."""
+        return sum([chunk.end - chunk.start for chunk in self.chunks if chunk.end - chunk.start > 1])
+
     def computes(self, sequence: Sequence) -> bool:
         """Whether `sequence` has a share of it."""
         return any(chunk.sequence is sequence for chunk in self.chunks)

@@ -4,18 +4,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import structlog
 
 from hicache.cache import Holdings
+from hicache.events import Snapshot
 from hicache.keys import Namespace
 from worker.engine.delivery import Deliver, Delivery
 from worker.engine.departures import OnGone
 from worker.engine.engine import DuplicateSequenceError, Engine
 from worker.engine.faults import report
-from worker.engine.ports import CacheContents, Request, SequenceId, SequenceOutput
+from worker.engine.ports import CacheContents, Load, Request, SequenceId, SequenceOutput
 from worker.engine.stall import StallWatch
 from worker.errors import Failure, FailureCode
 
@@ -85,9 +87,10 @@ _Command = _Submit | _Cancel | _AddAdapter | _RetireAdapter | _Question | _Drain
 class EngineThread:
     """Runs an engine. `submit`, `cancel`, `drain` and `stop` may be called from any thread.
 
-    `deliver(outputs, load)` is called once for every step, in order, from one thread that is not the engine's: it may
-    be slow, but only `load` and later outputs get old then. A step's news leave as soon as the next one's forward pass
-    is under way, or at once where there is nothing to compute. While nothing is to do the thread sleeps.
+    `deliver(outputs, load, cache)` is called once for every step, and where something changes without one, in order,
+    from one thread that is not the engine's: it may be slow, but only `load` and later outputs get old then. `cache` is
+    what has changed in the cache since the call before, or None. A step's news leave as soon as the next one's forward
+    pass is under way, or at once where there is nothing to compute. While nothing is to do the thread sleeps.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class EngineThread:
         self._entry = threading.Lock()
         self._entry_closed = False
         self._watch = StallWatch(clock)
+        self._told_load: Load | None = None
 
     def start(self) -> None:
         self._delivery.start()
@@ -116,7 +120,7 @@ class EngineThread:
     def submit(self, request: Request) -> None:
         """Take in a request; it counts as submitted now. Returns at once, and whatever is wrong is delivered."""
         if not self._enter(_Submit(request, self._clock())):
-            self._deliver([SequenceOutput(request.sequence_id, finish=_SHUTTING_DOWN)], self._engine.load())
+            self._deliver([SequenceOutput(request.sequence_id, finish=_SHUTTING_DOWN)], self._engine.load(), None)
 
     def cancel(self, sequence_id: SequenceId) -> None:
         """End a sequence before the next step. Returns at once."""
@@ -144,6 +148,14 @@ class EngineThread:
     def describe_cache(self, on_done: Callable[[CacheContents | None], None]) -> bool:
         """Say what lies in the cache. Returns at once; like `drop_cache`."""
         return self._ask(self._engine.describe_cache, on_done)
+
+    def snapshot_cache(self, on_done: Callable[[Snapshot | None], None]) -> bool:
+        """Say all that the cache holds. Returns at once; like `drop_cache`.
+
+        But `on_done` is called from the thread that delivers: behind every event that the snapshot knows of, and before
+        any later one.
+        """
+        return self._enter(_Question(lambda: self._tell_snapshot(on_done), lambda: on_done(None)))
 
     def wake(self) -> None:
         """Something that the engine waits for has ended. Returns at once; from any thread."""
@@ -271,7 +283,7 @@ class EngineThread:
             report("command failed", error, command=type(command).__name__, **_whose(command))
             if isinstance(command, _Submit):
                 failure = Failure(FailureCode.INTERNAL, "the request could not be taken in")
-                self._delivery.put([SequenceOutput(command.request.sequence_id, finish=failure)], self._engine.load())
+                self._put([SequenceOutput(command.request.sequence_id, finish=failure)])
             if isinstance(command, _Question):
                 command.unanswered()
 
@@ -292,12 +304,27 @@ class EngineThread:
     def _tell(self) -> int:
         """Deliver the news there are; return of how many sequences."""
         outputs = self._engine.take_outputs()
-        self._delivery.put(outputs, self._engine.load())
+        self._put(outputs)
         return len(outputs)
 
+    def _put(self, outputs: Sequence[SequenceOutput]) -> None:
+        self._told_load = self._engine.load()
+        self._delivery.put(outputs, self._told_load, self._engine.take_cache_news())
+
+    def _tell_snapshot(self, on_done: Callable[[Snapshot | None], None]) -> None:
+        snapshot = self._engine.snapshot_cache()
+        self._tell()
+        self._delivery.call(partial(on_done, snapshot))
+
     def _idle(self, now: float) -> None:
+        """Let go on what goes on without steps, and deliver what comes of it."""
         try:
             self._engine.idle(now)
+            news = self._engine.take_cache_news()
+            load = self._engine.load()
+            if news is not None or load != self._told_load:
+                self._told_load = load
+                self._delivery.put([], load, news)
         except Exception as error:  # noqa: BLE001 - outermost loop: what goes on below must not end the thread
             report("what goes on below the engine failed", error)
 

@@ -17,6 +17,7 @@ from worker.rpc.adapters import AdapterDirectory
 from worker.rpc.cache_calls import CacheCalls
 from worker.rpc.constraints import Compilations, ConstraintCompiler
 from worker.rpc.links import Link, Links
+from worker.rpc.snapshots import Snapshots
 from worker.rpc.translate import RefusedSubmit, constraint_of, request_from
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         adapters: AdapterDirectory,
         adapter_calls: AdapterCalls,
         cache_calls: CacheCalls,
+        snapshots: Snapshots,
         constraints: ConstraintCompiler,
     ) -> None:
         self._model = model
@@ -49,6 +51,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._adapters = adapters
         self._adapter_calls = adapter_calls
         self._cache_calls = cache_calls
+        self._snapshots = snapshots
         self._compilations = Compilations(constraints, engine.submit, links.refuse)
 
     async def GetModel(
@@ -120,6 +123,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     self._submit(link, request.submit)
                 elif kind == "cancel":
                     self._cancel((link.link_id, request.cancel.sequence_id))
+                elif kind == "snapshot_query":
+                    self._snapshots.ask(link)
         finally:
             # A gateway that has closed its side wants no more answers either.
             link.close()

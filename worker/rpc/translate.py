@@ -13,10 +13,11 @@ from hicache.errors import InvalidKeyError
 from hicache.keys import EXTRA_KEY_BYTES, Namespace, PrefixKey, Segment
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import SamplingParams, TokenLogprobs
-from worker.engine.ports import Admission, Continued, FinishReason, Load, Request, SequenceId, SequenceOutput
+from worker.engine.ports import Admission, Continued, FinishReason, LinkLoad, Load, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint
 
+_NOTHING = LinkLoad()
 _MIN_WEIGHT, _MAX_WEIGHT = 1e-3, 1e3  # between tenants as far apart as these, services can still be compared
 
 _ERROR_CODES = {
@@ -110,13 +111,24 @@ def error_message(failure: Failure) -> worker_pb2.SequenceError:
     return worker_pb2.SequenceError(code=_ERROR_CODES[failure.code], message=failure.message, field=failure.field)
 
 
-def load_message(load: Load) -> worker_pb2.WorkerLoad:
+def load_message(load: Load, link_id: int, *, stalled_s: float, draining: bool) -> worker_pb2.WorkerLoad:
+    """Return what one link is told of a load: beside what is true for all, what is its own."""
+    own = load.links.get(link_id, _NOTHING)
     return worker_pb2.WorkerLoad(
         running_sequences=load.running,
         waiting_sequences=load.waiting,
         free_slots=load.free_slots,
         evictable_slots=load.evictable_slots,
         num_slots=load.num_slots,
+        pending_tokens=load.pending_tokens,
+        own_pending_tokens=own.pending_tokens,
+        own_sequences=own.sequences,
+        prefill_tokens_per_s=load.prefill_tokens_per_s,
+        load_tokens_per_s=load.load_tokens_per_s,
+        fetch_tokens_per_s=load.fetch_tokens_per_s,
+        step_s=load.step_s,
+        stalled_s=stalled_s,
+        draining=draining,
     )
 
 

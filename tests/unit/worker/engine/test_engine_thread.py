@@ -10,12 +10,14 @@ from queue import SimpleQueue
 import pytest
 
 from hicache.cache import Holdings
+from hicache.events import Snapshot
 from tests.unit.worker.engine.harness import TENANT_A, Recorder, Rig, answer, make_request, prompt
 from worker.batch import AsyncExecutor, Executor
 from worker.config import EngineConfig
 from worker.engine import EngineThread, FinishReason, Load, SequenceId, SequenceOutput
+from worker.engine.delivery import Deliver
 from worker.engine.executors import InlineExecutor, ThreadExecutor
-from worker.engine.ports import CacheContents
+from worker.engine.ports import CacheContents, CacheNews
 from worker.errors import Failure, FailureCode
 
 DEADLINE_S = 10.0
@@ -27,12 +29,15 @@ class Consumer:
     def __init__(self) -> None:
         self.outputs: list[SequenceOutput] = []
         self.loads: list[Load] = []
+        self.cache: list[CacheNews | Snapshot] = []  # what was told of the cache, in order
         self.changed = threading.Condition()
 
-    def __call__(self, outputs: Sequence[SequenceOutput], load: Load) -> None:
+    def __call__(self, outputs: Sequence[SequenceOutput], load: Load, cache: CacheNews | None) -> None:
         with self.changed:
             self.outputs.extend(outputs)
             self.loads.append(load)
+            if cache is not None:
+                self.cache.append(cache)
             self.changed.notify_all()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -88,7 +93,7 @@ def timed_rig(
 
 
 @contextmanager
-def running(rig: Rig, consumer: Callable[[Sequence[SequenceOutput], Load], None]) -> Iterator[EngineThread]:
+def running(rig: Rig, consumer: Deliver) -> Iterator[EngineThread]:
     thread = EngineThread(rig.engine, consumer)
     thread.start()
     try:
@@ -182,7 +187,7 @@ def test_a_deadline_is_kept_even_if_the_sequence_can_never_start() -> None:
 def test_a_stuck_consumer_does_not_stop_the_engine() -> None:
     rig, stuck = timed_rig(), threading.Event()
 
-    def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:
+    def deliver(outputs: Sequence[SequenceOutput], load: Load, cache: CacheNews | None) -> None:
         stuck.wait(DEADLINE_S)
 
     thread = EngineThread(rig.engine, deliver)
@@ -199,10 +204,10 @@ def test_a_stuck_consumer_does_not_stop_the_engine() -> None:
 def test_a_consumer_that_raises_gets_the_next_outputs_all_the_same() -> None:
     consumer, failures = Consumer(), [RuntimeError("consumer at fault")]
 
-    def deliver(outputs: Sequence[SequenceOutput], load: Load) -> None:
+    def deliver(outputs: Sequence[SequenceOutput], load: Load, cache: CacheNews | None) -> None:
         if failures:
             raise failures.pop()
-        consumer(outputs, load)
+        consumer(outputs, load, cache)
 
     with running(timed_rig(), deliver) as thread:
         thread.submit(make_request(0))
