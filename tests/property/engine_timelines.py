@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.worker.engine.harness import Rig
-from worker.engine import Phase, SequenceOutput, Timeline
+from worker.engine import Phase, Request, SequenceOutput, Timeline
 
 AFTER = {
     Phase.QUEUE: {Phase.MATCH},
@@ -15,13 +15,15 @@ AFTER = {
 }
 
 
-def assert_true_timelines(rig: Rig, submitted: dict[int, float]) -> list[Timeline]:
+def assert_true_timelines(rig: Rig, requests: dict[int, Request], submitted: dict[int, float]) -> list[Timeline]:
     """Hold every end of `rig` to its promises; `submitted` says when. Return the timelines."""
+    going_on = {number for number, request in requests.items() if request.continued}
     ends = [output for outputs in rig.outputs.values() for output in outputs if output.finish is not None]
     timelines = [output.timeline for output in ends if output.timeline is not None]
     assert len(timelines) == len(ends), "an end without a timeline"
     for output in ends:
-        _assert_true(rig, output, submitted[output.sequence_id[1]])
+        number = output.sequence_id[1]
+        _assert_true(rig, output, submitted[number], is_born=output.index > 0 and number not in going_on)
     for outputs in rig.outputs.values():
         last = [output.timeline.is_last for output in outputs if output.timeline is not None]
         assert last == [False] * (len(last) - 1) + [True], "the last of a request's completions is another one"
@@ -35,17 +37,18 @@ def assert_true_timelines(rig: Rig, submitted: dict[int, float]) -> list[Timelin
         if end.timeline is not None
         and end.timeline.first_token_at is not None
         and rig.tokens(end.sequence_id[1], end.index)  # else its first token broke its constraint: nobody was told
+        and end.sequence_id[1] not in going_on  # the first token of these was told where they began
     ]
     assert sorted(ttfts) == pytest.approx(sorted(rig.observer.ttfts))
     return timelines
 
 
-def _assert_true(rig: Rig, output: SequenceOutput, submitted_at: float) -> None:
+def _assert_true(rig: Rig, output: SequenceOutput, submitted_at: float, *, is_born: bool) -> None:
     timeline, number = output.timeline, output.sequence_id[1]
     assert timeline is not None
     whole = timeline.ended_at - timeline.began_at
     assert sum(timeline.seconds.values()) == pytest.approx(whole)
-    assert timeline.began_at == (submitted_at if output.index == 0 else timeline.first_token_at)
+    assert timeline.began_at == (timeline.first_token_at if is_born else submitted_at)
     assert timeline.num_tokens >= len(rig.tokens(number, output.index))  # what is told has been sampled
     assert (timeline.first_token_at is not None) == (timeline.num_tokens > 0)
     _assert_seamless(timeline)
@@ -57,7 +60,7 @@ def _assert_true(rig: Rig, output: SequenceOutput, submitted_at: float) -> None:
         for phase, seconds in timeline.seconds.items():
             own = sum(each.end - each.start for each in timeline.intervals if each.phase is phase)
             assert own == pytest.approx(seconds)
-    if Phase.DECODE in timeline.seconds and output.index == 0 and timeline.num_pauses == 0:
+    if Phase.DECODE in timeline.seconds and not is_born and timeline.num_pauses == 0:
         (decode,) = [each for each in timeline.intervals if each.phase is Phase.DECODE]
         assert decode.start == timeline.first_token_at
     if timeline.prefetched_at is not None:

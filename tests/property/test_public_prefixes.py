@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hicache.cache import PrefixCache
 from hicache.keys import Namespace, PrefixKey, Segment
-from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers, varied
+from tests.property.engine_answers import MAX_NEW_TOKENS, assert_true_answers, inherited, varied
 from tests.unit.worker.engine.harness import Rig, make_request
 from worker.config import EngineConfig
 from worker.engine import Request
@@ -117,19 +117,30 @@ class World:
 
         The last one that was sampled is never `computed`.
         """
-        key = self.requests[number].key
-        answers = [self.rig.tokens(number, index) for index in range(self.requests[number].params.n)]
-        return [labels(key.extend(answer[: len(answer) - computed]), self.page_size) for answer in answers]
+        answers = {index: self.rig.tokens(number, index) for index in range(self.requests[number].params.n)}
+        return [
+            labels(self.given(number, index).extend(answer[: len(answer) - computed]), self.page_size)
+            for index, answer in answers.items()
+        ]
+
+    def given(self, number: int, index: int) -> PrefixKey:
+        """What a completion came with."""
+        request = self.requests[number]
+        return request.key.extend(np.array(inherited(request, index), dtype=np.int32))
 
     def assert_nobody_finds_what_is_not_his(self) -> None:
         everything = {number: self.known(number) for number in self.requests}
         for number, request in self.requests.items():
-            if not self.rig.tokens(number):
-                continue
-            own = labels(request.key, self.page_size)
-            others = [each for other in self.requests if other != number for each in everything[other]]
-            most = max([shared(own, each, self.page_size) for each in others], default=0)
-            assert self.rig.admission(number).hit.total <= most
+            indices = [each.index for each in request.continued] or [0]
+            for index in indices:
+                if not self.rig.tokens(number, index):
+                    continue
+                own = labels(self.given(number, index), self.page_size)
+                others = [each for other in self.requests if other != number for each in everything[other]]
+                # Each that goes on is admitted by itself, and may find what the others of its request have computed.
+                others += [everything[number][other] for other in indices if other != index]
+                most = max([shared(own, each, self.page_size) for each in others], default=0)
+                assert self.rig.admission(number, index).hit.total <= most
 
 
 @settings(max_examples=35)
@@ -161,9 +172,13 @@ def test_one_after_another_finds_all_that_it_may(seed: int, page_size: int) -> N
         world.rig.run()
         assert number in world.requests
         request = world.requests[number]
-        if request.params.prompt_logprobs is not None or not world.rig.tokens(number):
+        index = request.continued[0].index if request.continued else 0
+        if len(request.continued) > 1 or not world.rig.tokens(number, index):
+            continue
+        if request.params.prompt_logprobs is not None and not request.continued:
             continue
         earlier = [each for other in range(number) for each in world.known(other, computed=True)]
-        own = labels(request.key, page_size)[: (len(request.key) - 1) // page_size * page_size]
+        key = world.given(number, index)
+        own = labels(key, page_size)[: (len(key) - 1) // page_size * page_size]
         expected = max([shared(own, each, page_size) for each in earlier], default=0)
-        assert world.rig.admission(number).hit.device == expected
+        assert world.rig.admission(number, index).hit.device == expected

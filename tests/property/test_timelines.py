@@ -44,7 +44,7 @@ def test_phases_add_up_through_pauses_cancels_deadlines_and_faults(
     for _ in range(100):
         world.act(faults)
     world.finish()
-    assert_true_timelines(world.rig, world.submitted)
+    assert_true_timelines(world.rig, world.requests, world.submitted)
 
 
 def test_so_they_do_over_hundreds_of_operations_of_which_some_pause_others() -> None:
@@ -52,7 +52,7 @@ def test_so_they_do_over_hundreds_of_operations_of_which_some_pause_others() -> 
     for _ in range(500):
         world.act(faults=True)
     world.finish()
-    timelines = assert_true_timelines(world.rig, world.submitted)
+    timelines = assert_true_timelines(world.rig, world.requests, world.submitted)
     told = {interval.phase for timeline in timelines for interval in timeline.intervals}
     assert told == set(Phase) - {Phase.LOAD}
     assert any(timeline.num_tokens == 0 for timeline in timelines)
@@ -66,7 +66,7 @@ def test_so_they_do_over_three_tiers(seed: int, by_hand: bool, overlapped: bool)
         world.act()
     world.rig.beside = None
     world.run()
-    assert_true_timelines(world.rig, world.submitted)
+    assert_true_timelines(world.rig, world.requests, world.submitted)
 
 
 def test_loads_from_the_host_and_prefetches_from_storage_are_told() -> None:
@@ -74,6 +74,6 @@ def test_loads_from_the_host_and_prefetches_from_storage_are_told() -> None:
     for _ in range(300):
         world.act()
     world.run()
-    timelines = assert_true_timelines(world.rig, world.submitted)
+    timelines = assert_true_timelines(world.rig, world.requests, world.submitted)
     assert sum(timeline.seconds.get(Phase.LOAD, 0.0) for timeline in timelines) > 0
     assert any(timeline.prefetched_at is not None for timeline in timelines)

@@ -274,8 +274,8 @@ class Rig:
         assert isinstance(finish, Failure), finish
         return finish
 
-    def admission(self, number: int) -> Admission:
-        admissions = [output.admission for output in self._of(number) if output.admission is not None]
+    def admission(self, number: int, index: int = 0) -> Admission:
+        admissions = [output.admission for output in self._of(number, index) if output.admission is not None]
         assert len(admissions) == 1, f"admitted {len(admissions)} times"
         return admissions[0]
 
