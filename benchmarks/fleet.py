@@ -116,21 +116,35 @@ async def _replayed(
 
 def print_table(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="a trace against simulated workers", title_justify="left")
-    for name in (
-        "policy", "workers", "hit", "computed max/mean", "mispredicted", "requests/s", "wall, s", "late, s", "errors",
-        "CPU ms/request: gateway", "workers", "client", "first token p50 / p99, s",
-    ):  # fmt: skip
-        table.add_column(name, justify="left" if name == "policy" else "right")
+    table.add_column("")
     for row in rows:
-        cpu, first = row["cpu_ms_per_request"], row["first_token_s"]
-        missed = sum(row["mispredicted_tokens"].values()) / max(1, row["prompt_tokens"])
-        table.add_row(
-            row["policy"], str(row["workers"]), f"{row['hit_rate']:.2%}", f"{row['computed_max_to_mean']:.3f}",
-            f"{missed:.2%}", f"{row['requests_per_s']:.1f}", f"{row['wall_s']:.0f}", f"{row['late_s']:.1f}",
-            str(row["errors"]), *(f"{cpu[name]:.1f}" for name in ("gateways", "workers", "client")),
-            f"{first.get('p50', 0):.3f} / {first.get('p99', 0):.3f}",
-        )  # fmt: skip
+        table.add_column(f"{row['policy']}, {row['workers']}", justify="right")
+    for name, cell in _CELLS.items():
+        table.add_row(name, *map(cell, rows))
     console.print(table)
+
+
+def _cpu(of: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{row['cpu_ms_per_request'][of]:.2f}"
+
+
+_CELLS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "hit rate": lambda row: f"{row['hit_rate']:.2%}",
+    "computed tokens, max/mean": lambda row: f"{row['computed_max_to_mean']:.3f}",
+    "tokens predicted wrong": lambda row: (
+        f"{sum(row['mispredicted_tokens'].values()) / max(1, row['prompt_tokens']):.2%}"
+    ),
+    "errors": lambda row: str(row["errors"]),
+    "wall, s": lambda row: f"{row['wall_s']:.0f}",
+    "late at most, s": lambda row: f"{row['late_s']:.2f}",
+    "in flight at most": lambda row: str(row["most_in_flight"]),
+    "requests/s": lambda row: f"{row['requests_per_s']:.1f}",
+    "first token p50, s": lambda row: f"{row['first_token_s'].get('p50', 0):.3f}",
+    "first token p99, s": lambda row: f"{row['first_token_s'].get('p99', 0):.3f}",
+    "CPU of the gateways, ms/request": _cpu("gateways"),
+    "CPU of all workers, ms/request": _cpu("workers"),
+    "CPU of the client, ms/request": _cpu("client"),
+}
 
 
 if __name__ == "__main__":

@@ -120,14 +120,15 @@ class Member:
     def memory_mb(self) -> float:
         return float(psutil.Process(self.pid).memory_info().rss / 2**20)
 
-    def samples(self, name: str) -> list[tuple[Labels, float]]:
-        """Return all samples of one metric."""
+    def page(self) -> str:
+        """Return all its metrics, as Prometheus reads them."""
         with urllib.request.urlopen(self.metrics, timeout=30) as response:
-            return samples_of(response.read().decode(), name)
+            text: str = response.read().decode()
+            return text
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that carry `labels`."""
-        return sum(value for found, value in self.samples(name) if labels.items() <= found.items())
+        return total_of(self.page(), name, **labels)
 
     def says(self, path: str) -> bool:
         """Whether a check beside the metrics, as /readyz, says yes."""
@@ -263,6 +264,11 @@ def samples_of(page: str, name: str) -> list[tuple[Labels, float]]:
             pairs = (pair.partition("=") for pair in inside.strip("{} ").split(",") if pair)
             found.append(({label: text.strip('"') for label, _, text in pairs}, float(value)))
     return found
+
+
+def total_of(page: str, name: str, **labels: str) -> float:
+    """Return the sum of the samples on such a page that carry `labels`."""
+    return sum(value for found, value in samples_of(page, name) if labels.items() <= found.items())
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

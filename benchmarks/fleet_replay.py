@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet_client import FleetClient, Outcome, tokens_request
-from benchmarks.fleet_processes import Fleet
+from benchmarks.fleet_processes import Fleet, total_of
 from cli.replay.trace import Trace, TraceRequest
 
 TIERS = ("device", "host", "storage")
@@ -37,7 +37,6 @@ class Replayed:
     most_in_flight: int = 0
     late_s: float = 0.0  # how far behind the trace's clock a request was sent, at most
     wall_s: float = 0.0
-    predicted_right: int | None = None  # requests; None: nobody was told of predictions
 
     def take(self, outcome: Outcome) -> None:
         self.requests += 1
@@ -119,29 +118,33 @@ class Spent:
 
     @classmethod
     def now(cls, fleet: Fleet) -> "Spent":
-        workers = fleet.workers
+        members = (*fleet.gateways, *fleet.workers)
+        cpu_s = [member.cpu_s() for member in members]  # before it costs them something to tell the rest
+        client_s = time.process_time()
+        pages = [member.page() for member in members]
+        of_gateways, of_workers = pages[: len(fleet.gateways)], pages[len(fleet.gateways) :]
         return cls(
-            gateways_s=sum(gateway.cpu_s() for gateway in fleet.gateways),
-            workers_s=tuple([worker.cpu_s() for worker in workers]),
-            client_s=time.process_time(),
-            prompt_tokens=tuple([worker.total("radixgate_prompt_tokens_total") for worker in workers]),
-            computed_tokens=tuple([worker.total("radixgate_computed_prompt_tokens_total") for worker in workers]),
+            gateways_s=sum(cpu_s[: len(fleet.gateways)]),
+            workers_s=tuple(cpu_s[len(fleet.gateways) :]),
+            client_s=client_s,
+            prompt_tokens=tuple([total_of(page, "radixgate_prompt_tokens_total") for page in of_workers]),
+            computed_tokens=tuple([total_of(page, "radixgate_computed_prompt_tokens_total") for page in of_workers]),
             cached=tuple(
                 [
-                    {tier: worker.total("radixgate_cached_tokens_total", tier=tier) for tier in TIERS}
-                    for worker in workers
+                    {tier: total_of(page, "radixgate_cached_tokens_total", tier=tier) for tier in TIERS}
+                    for page in of_workers
                 ]
             ),
-            predicted=_predicted(fleet),
+            predicted=_predicted(of_gateways),
         )
 
 
-def _predicted(fleet: Fleet) -> tuple[float, float, float]:
+def _predicted(pages: Sequence[str]) -> tuple[float, float, float]:
     missed = "radixgate_gateway_mispredicted_tokens_total"
     return (
-        sum(gateway.total("radixgate_gateway_predicted_cached_tokens_total") for gateway in fleet.gateways),
-        sum(gateway.total(missed, direction="over") for gateway in fleet.gateways),
-        sum(gateway.total(missed, direction="under") for gateway in fleet.gateways),
+        sum(total_of(page, "radixgate_gateway_predicted_cached_tokens_total") for page in pages),
+        sum(total_of(page, missed, direction="over") for page in pages),
+        sum(total_of(page, missed, direction="under") for page in pages),
     )
 
 

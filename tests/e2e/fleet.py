@@ -1,0 +1,132 @@
+"""Fleets of real processes for tests: prompts, loads beside what is done to members, and what must hold then."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from benchmarks.fleet_client import FleetClient, Outcome, fleet_client, tokens_request
+from benchmarks.fleet_processes import Fleet, FleetPlan, Member, running_fleet
+from radixgate.v1 import inference_pb2
+
+__all__ = ["Fleet", "FleetPlan", "Load", "Member", "Outcome", "client_of", "prompt", "request", "running_fleet"]
+
+STREAM_TIMEOUT_S = 90.0
+
+
+def prompt(number: int, num_tokens: int = 120) -> list[int]:
+    """Return a prompt of its own for each number, whose first token is nobody else's."""
+    chance = random.Random(number)
+    return [1000 + number, *(chance.randrange(1000, 1_000_000) for _ in range(num_tokens - 1))]
+
+
+def request(number: int, num_new: int, num_tokens: int = 120) -> inference_pb2.GenerateRequest:
+    """Return a request for exactly `num_new` tokens: greedy where the number is even, seeded where it is odd."""
+    return tokens_request(prompt(number, num_tokens), num_new, seed=number if number % 2 else None)
+
+
+@asynccontextmanager
+async def client_of(fleet: Fleet, tenant: str = "acme") -> AsyncIterator[FleetClient]:
+    """Provide a tenant's client over all gateways, which retries as gRPC recommends."""
+    key = fleet.make_tenant(tenant)
+    async with fleet_client([gateway.address for gateway in fleet.gateways], key) as client:
+        yield client
+
+
+def complete(outcome: Outcome, num_new: int) -> bool:
+    """Whether a stream of one completion came to its end, with the account of exactly what it brought."""
+    return (
+        outcome.error == ""
+        and outcome.usage is not None
+        and list(map(len, outcome.token_ids.values())) == [num_new]
+        and outcome.usage.completion_tokens == num_new
+        and outcome.cached + outcome.usage.computed_prompt_tokens == outcome.usage.prompt_tokens
+    )
+
+
+async def streams_with(
+    client: FleetClient,
+    requests: Sequence[inference_pb2.GenerateRequest],
+    at_token: int,
+    then: Callable[[], Awaitable[None] | None],
+) -> list[Outcome]:
+    """Run all requests at once; do something when every one of them has brought `at_token` tokens, and none has ended.
+
+    Raises AssertionError where one ends before.
+    """
+    news: asyncio.Queue[Outcome] = asyncio.Queue()
+    tasks = [asyncio.create_task(client.ask(each, news, STREAM_TIMEOUT_S)) for each in requests]
+    seen: dict[int, Outcome] = {}
+    async with asyncio.timeout(STREAM_TIMEOUT_S):
+        while len([each for each in seen.values() if each.num_tokens >= at_token]) < len(requests):
+            outcome = await news.get()
+            seen[id(outcome)] = outcome
+            ended = [task.result() for task in tasks if task.done()]
+            assert not ended, f"a stream ended before all had {at_token} tokens: {ended[0]}"
+        done = then()
+        if done is not None:
+            await done
+        return list(await asyncio.gather(*tasks))
+
+
+def held_by(worker: Member) -> int:
+    """Return how many sequences a worker has, running and waiting."""
+    return int(worker.total("radixgate_running_sequences") + worker.total("radixgate_waiting_sequences"))
+
+
+@dataclass
+class Load:
+    """Asks without a break, so many at a time, until it is told to stop. Use with `async with`."""
+
+    client: FleetClient
+    num_streams: int
+    num_new: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    _stopped: bool = False
+    _news: asyncio.Event = field(default_factory=asyncio.Event)  # one more has ended
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def __aenter__(self) -> "Load":
+        self._tasks = [asyncio.create_task(self._run(number)) for number in range(self.num_streams)]
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        self._stopped = True
+        await asyncio.gather(*self._tasks)
+
+    async def has_done(self, num_more: int) -> None:
+        """Wait for so many further ends."""
+        wanted = len(self.outcomes) + num_more
+        async with asyncio.timeout(STREAM_TIMEOUT_S):
+            while len(self.outcomes) < wanted:
+                self._news.clear()
+                await self._news.wait()
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if not complete(outcome, self.num_new)]
+
+    async def _run(self, stream: int) -> None:
+        turn = 0
+        while not self._stopped:
+            # Two prompts of each stream come again and again; the others are new.
+            number = stream if turn % 3 else 100_000 + stream * 1000 + turn
+            self.outcomes.append(await self.client.ask(request(number, self.num_new), timeout_s=STREAM_TIMEOUT_S))
+            self._news.set()
+            turn += 1
+
+
+async def restarted(member: Member) -> None:
+    """Restart a member as an upgrade does: SIGTERM, its end, and the same address again."""
+    member.ask_to_end()
+    await asyncio.to_thread(member.wait_until_gone)
+    member.start()
+    await asyncio.to_thread(member.wait_until_ready)
+
+
+def left_behind(pids: Sequence[int]) -> list[int]:
+    """Return those processes that still run."""
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
