@@ -118,15 +118,17 @@ class GatewayApp:
     async def stop(self) -> None:
         """Drain and stop: NOT_SERVING, no new calls, running ones get `drain_s` and then UNAVAILABLE."""
         self._serves = False
-        fronts, fleet, store = self.fronts, self.serving.fleet, self.store
+        fronts, serving, store = self.fronts, self.serving, self.store
         if fronts.http is not None:
             fronts.http.drain()
         if not await fronts.grpc.drain(self._config.server.drain_s):
-            fleet.fail_all(UnavailableError("the gateway shut down before the end", reason="GATEWAY_SHUTTING_DOWN"))
+            serving.arrivals.close()
+            ended = UnavailableError("the gateway shut down before the end", reason="GATEWAY_SHUTTING_DOWN")
+            serving.dispatcher.fail_all(ended)
         if fronts.http is not None:
             await fronts.http.stop()
         await fronts.grpc.stop()
-        await fleet.stop()
+        await serving.fleet.stop()
         await self.serving.quotas.stop()
         if self.serving.usage_log is not None:
             await asyncio.to_thread(self.serving.usage_log.close, _LAST_LINES_S)

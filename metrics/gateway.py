@@ -41,6 +41,7 @@ class GatewayMetrics:
         self._make_request_metrics()
         self._make_token_metrics()
         self._make_worker_metrics()
+        self._make_failover_metrics()
         self._make_trust_metrics()
         self._make_quota_metrics()
         self._make_control_metrics()
@@ -124,6 +125,41 @@ class GatewayMetrics:
             when=WITH_REGISTRY,
         )
         self._store_reachable = make.gauge("radixgate_gateway_store_reachable", "1 while Redis answers, else 0")
+
+    def _make_failover_metrics(self) -> None:
+        make = self._families
+        self._moves = make.counter(
+            "radixgate_gateway_moves_total",
+            "Requests that went on at another worker, by what became of the last one and by how: continued, or "
+            "begun_again from the prompt",
+            ("cause", "outcome"),
+        )
+        self._refused_moves = make.counter(
+            "radixgate_gateway_moves_refused_total",
+            "Requests that ended with their worker because they could not go on elsewhere, by cause and by why not",
+            ("cause", "why"),
+        )
+        self._shed = make.counter(
+            "radixgate_gateway_shed_requests_total",
+            "Requests refused because all workers were busy: overloaded, or expected_wait where it would be too long",
+            ("reason",),
+        )
+        self._worker_waits = make.histogram(
+            "radixgate_gateway_worker_wait_seconds",
+            "How long requests waited for a worker where there was none, and whether one was found",
+            QUEUE_WAIT_BUCKETS,
+            ("outcome",),
+        )
+        self._stalls = make.counter(
+            "radixgate_gateway_worker_stalls_total",
+            "How often nothing moved at a worker although it had work, so that its streams moved",
+            ("worker",),
+        )
+        self._breakers = make.gauge(
+            "radixgate_gateway_worker_breaker_state",
+            "0 while requests go to a worker, 2 while none do because it fails too often, 1 while one may, to see",
+            ("worker",),
+        )
 
     def _make_trust_metrics(self) -> None:
         make = self._families
@@ -268,6 +304,24 @@ class GatewayMetrics:
     def worker_chosen(self, policy: str, reason: str) -> None:
         self._routing.worker_chosen(policy, reason)
 
+    def request_moved(self, cause: str, outcome: str) -> None:
+        self._moves.labels(cause, outcome).inc()
+
+    def move_refused(self, cause: str, why: str) -> None:
+        self._refused_moves.labels(cause, why).inc()
+
+    def request_shed(self, reason: str) -> None:
+        self._shed.labels(reason).inc()
+
+    def worker_awaited(self, seconds: float, found: bool) -> None:
+        self._worker_waits.labels("found" if found else "none").observe(seconds)
+
+    def worker_stalled(self, worker: str) -> None:
+        self._stalls.labels(worker).inc()
+
+    def breaker_changed(self, worker: str, state: str) -> None:
+        self._breakers.labels(worker).set(_BREAKER_STATES.index(state))
+
     def store_reachable(self, reachable: bool) -> None:
         self._store_reachable.set(reachable)
 
@@ -354,6 +408,9 @@ class InFlight(Collector):
         return GaugeMetricFamily(
             "radixgate_gateway_in_flight_requests", "Requests of this gateway that a worker has now", labels=["worker"]
         )
+
+
+_BREAKER_STATES = ("closed", "half_open", "open")
 
 
 class OpenStreams(Collector):

@@ -5,6 +5,7 @@ from gateway.assembly.serving import Serving
 from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
 from gateway.http.boundary import HttpBoundary
+from gateway.http.completions import Work
 from gateway.http.routes import make_routes
 from gateway.http.server import HttpServer
 from gateway.identity.issuing import Issuer
@@ -52,15 +53,14 @@ class Fronts:
             config.limits,
             boundary,
             self.health,
-            InferenceServicer(serving.inference, serving.offers),
+            InferenceServicer(serving.inference, serving.offers, serving.explanations),
             admin,
             tls.grpc_credentials() if tls else None,
         )
         self.http = None
         if config.http.listen is not None:
-            routes = make_routes(
-                serving.inference, serving.fleet, serving.offers, serving.threads, config.http, config.limits
-            )
+            work = Work(serving.inference, serving.fleet, serving.threads, serving.patience, serving.explanations)
+            routes = make_routes(work, serving.offers, config.http, config.limits)
             http = HttpBoundary(routes, identity.bearers, boundary.calls, lambda: serving.fleet.ready, observer, tracer)
             self.http = HttpServer(config.http, http, tls.ssl_context() if tls else None)
 

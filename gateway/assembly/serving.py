@@ -6,12 +6,16 @@ from gateway.assembly.identity import Identity
 from gateway.assembly.store import SharedStore
 from gateway.config import GatewayConfig
 from gateway.control.room import ControlRoom
+from gateway.dispatch import explanation
+from gateway.dispatch.arrivals import Arrivals, Patience
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.discovery import Discovery
-from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.dispatcher import Dispatcher, StreamLimits
 from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.link import StreamLimits, WorkerLink
+from gateway.dispatch.health import WorkerHealth
+from gateway.dispatch.link import WorkerLink
 from gateway.dispatch.pace import Pace
+from gateway.dispatch.placing import Placing
 from gateway.dispatch.registrations import Registrations
 from gateway.dispatch.worker_view import WorkerView
 from gateway.identity.extra_keys import ExtraKeys
@@ -33,16 +37,20 @@ class Serving:
         self, config: GatewayConfig, store: SharedStore, identity: Identity, observer: GatewayObserver
     ) -> None:
         self.threads = PromptThreads(config.server.prompt_threads)
-        self.fleet = _fleet(config, self.threads, observer)
+        self.arrivals = Arrivals()
+        self.patience = Patience(self.arrivals, config.failover.wait_for_worker_s, observer)
+        self.explanations = explanation.if_asked if config.routing.explain else explanation.never
+        self.fleet = _fleet(config, self.threads, self.arrivals, observer)
+        self.dispatcher = _dispatcher(config, self.fleet, self.arrivals, observer)
         self.discovery = _discovery(config, store, self.fleet, observer)
         extra_keys = ExtraKeys(store.secret)
         self.control = ControlRoom(self.fleet, store.client, store.reach, store.changes, extra_keys)
         self.quotas = open_quotas(store.client, store.reach, config.quota, observer, identity.terms_now)
         adapters, limits = self.control.directory, config.limits
-        preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits)
+        preparation = Preparation(self.fleet, adapters, self.control.prefixes, extra_keys, limits, self.patience)
         self.usage_log = None if config.usage_log is None else UsageLog(config.usage_log, observer)
         self.inference = Inference(
-            Dispatcher(self.fleet, RoundRobin()),
+            self.dispatcher,
             preparation,
             self.quotas,
             identity.sessions,
@@ -54,14 +62,20 @@ class Serving:
         self.offers = Offers(self.fleet, adapters, self.quotas)
 
 
-def _fleet(config: GatewayConfig, threads: PromptThreads, observer: GatewayObserver) -> Fleet:
-    catalogue, server = Catalogue(threads), config.server
+def _dispatcher(config: GatewayConfig, fleet: Fleet, arrivals: Arrivals, observer: GatewayObserver) -> Dispatcher:
+    server, routing = config.server, config.routing
     pace = Pace(server.coalesce_s, server.longest_coalesce_s, server.messages_per_s)
-    limits = StreamLimits(pace, config.limits.max_unread_bytes)
+    placing = Placing(fleet, RoundRobin(), arrivals, observer, routing.max_expected_wait_s)
+    return Dispatcher(placing, config.failover, StreamLimits(pace, config.limits.max_unread_bytes), observer)
+
+
+def _fleet(config: GatewayConfig, threads: PromptThreads, arrivals: Arrivals, observer: GatewayObserver) -> Fleet:
+    catalogue = Catalogue(threads)
 
     def link_to(address: str, changed: Callable[[], None]) -> WorkerLink:
         view = WorkerView(address, observer)
-        return WorkerLink(address, view, config.worker_link, limits, catalogue, observer, changed)
+        health = WorkerHealth(address, config.worker_link, observer, arrivals.notify)
+        return WorkerLink(address, view, health, config.worker_link, catalogue, observer, changed)
 
     discovery = config.discovery
     if discovery.source == "static":

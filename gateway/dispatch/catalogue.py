@@ -19,6 +19,7 @@ class ServedModel:
     vocab_size: int
     longest_token_bytes: int  # of text; an upper bound
     encoder: ThreadedEncoder
+    simulated: bool = False  # there is no model behind it: what it answers means nothing
 
 
 class Catalogue:
@@ -55,6 +56,7 @@ class Catalogue:
             vocab_size=model.vocab_size,
             longest_token_bytes=encoder.longest_token_bytes,
             encoder=ThreadedEncoder(encoder, self._threads),
+            simulated=model.simulated,
         )
 
 

@@ -1,48 +1,56 @@
-"""Who takes a request: chooses a worker of the fleet and sends it there."""
+"""Sends requests on their way, and knows those that are under way."""
 
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from gateway.dispatch.catalogue import ServedModel
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.generation import Generation, submit_message
-from gateway.dispatch.link import WorkerLink
+from gateway.config import FailoverConfig
+from gateway.dispatch.journey import Journey, JourneyObserver, Order
+from gateway.dispatch.pace import Pace
+from gateway.dispatch.placing import Placing
 from gateway.dispatch.stream import TokenStream
-from gateway.errors import AdapterChangedError
-from gateway.routing.router import Placement, Router
+from gateway.errors import GatewayError
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    pace: Pace
+    max_unread_bytes: int
 
 
 class Dispatcher:
-    """Gives requests to workers."""
+    """Gives requests to workers. Invariant: `_journeys` are those whose streams have not ended."""
 
-    def __init__(self, fleet: Fleet, router: Router) -> None:
-        self._fleet = fleet
-        self._router = router
+    def __init__(
+        self, placing: Placing, config: FailoverConfig, limits: StreamLimits, observer: JourneyObserver
+    ) -> None:
+        self._placing = placing
+        self._config = config
+        self._limits = limits
+        self._observer = observer
+        self._journeys: set[Journey] = set()
 
-    def submit(
-        self, model: ServedModel, generation: Generation, timeout_s: float, traceparent: str = ""
-    ) -> TokenStream:
-        """Choose a worker and send it the request. `traceparent` "": it is not traced.
+    async def begin(self, order: Order) -> TokenStream:
+        """Send a request to a worker, for which it may wait. Leave the stream's context, and it is cancelled.
 
-        Raises UnavailableError: AdapterChangedError where no worker has the adapter in this revision any more.
+        Raises GatewayError: AdapterChangedError where no worker has the adapter in this revision any more,
+        NoWorkerError and OverloadedError where no worker takes requests.
         """
-        links = {link.address: link for link in self._links_for(model, generation)}
-        key = generation.key()
-        placement = Placement(model.name, key, generation.adapter_revision, generation.extra_key)
-        choice = self._router.choose(placement, [link.candidate() for link in links.values()], time.monotonic())
-        return links[choice.worker].submit(submit_message(generation, timeout_s, traceparent), key)
 
-    def _links_for(self, model: ServedModel, generation: Generation) -> list[WorkerLink]:
-        """Return the workers that could take it, at least one."""
-        up = self._fleet.links_of(model)
-        links = [link for link in up if link.max_sequence_tokens >= generation.max_tokens]
-        if not links:
-            raise self._fleet.no_worker(model.name)
-        if generation.adapter:
-            links = [link for link in links if _has_adapter(link, generation)]
-            if not links:
-                raise AdapterChangedError
-        return links
+        def make_stream(on_close: Callable[[bool], None]) -> TokenStream:
+            return TokenStream(
+                on_close,
+                pace=self._limits.pace,
+                max_unread_bytes=self._limits.max_unread_bytes,
+                num_completions=order.generation.sampling.n,
+                simulated=order.model.simulated,
+            )
 
+        journey = Journey(order, self._placing, self._config, self._observer, make_stream, self._journeys.discard)
+        self._journeys.add(journey)
+        await journey.begin()
+        return journey.stream
 
-def _has_adapter(link: WorkerLink, generation: Generation) -> bool:
-    return link.adapters.has(generation.tenant, generation.adapter, generation.adapter_revision)
+    def fail_all(self, error: GatewayError) -> None:
+        """End every stream with `error`, whether it is at a worker or moves."""
+        for journey in list(self._journeys):
+            journey.stream.fail(error)

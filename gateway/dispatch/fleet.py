@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.link import WorkerLink
-from gateway.errors import GatewayError, InvalidRequestError, NotFoundError, UnavailableError, Violation
+from gateway.errors import InvalidRequestError, NotFoundError, NoWorkerError, Violation
 
 MakeLink = Callable[[str, Callable[[], None]], WorkerLink]  # (address, on_change) -> link
 
@@ -64,11 +64,6 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def fail_all(self, error: GatewayError) -> None:
-        """End every running stream with `error`."""
-        for link in self._links.values():
-            link.fail_all(error)
-
     # ----------------------------------------------------------------------------------------------- coming and going
 
     def watch(self, members: Members) -> None:
@@ -122,7 +117,7 @@ class Fleet:
     def model(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> ServedModel:
         """Return the model of this name, or for "" the only one of those that `may_use` allows.
 
-        Raises NotFoundError, UnavailableError when no worker serves it now, InvalidRequestError when "" is not enough.
+        Raises NotFoundError, NoWorkerError when no worker serves it now, InvalidRequestError when "" is not enough.
         """
         served = [model for model in self.models() if may_use(model.name)]
         found = [model for model in served if name in {"", model.name}]
@@ -136,7 +131,7 @@ class Fleet:
         raise NotFoundError("model", name)
 
     def max_sequence_tokens(self, model: ServedModel) -> int:
-        """Return the most tokens that any worker of the model can hold for one sequence. Raises UnavailableError."""
+        """Return the most tokens that any worker of the model can hold for one sequence. Raises NoWorkerError."""
         links = self.links_of(model)
         if not links:
             raise self.no_worker(model.name)
@@ -173,12 +168,11 @@ class Fleet:
         links = [link for link in self._links.values() if link.model and link.model.fingerprint == model.fingerprint]
         return [link for link in links if link.address not in self._retired] or links
 
-    def no_worker(self, model: str) -> UnavailableError:
+    def no_worker(self, model: str) -> NoWorkerError:
         """Return what is said where no worker serves a model now; "" for any model."""
         what = f"model {model!r}" if model else "any model"
-        return UnavailableError(
+        return NoWorkerError(
             f"no worker that serves {what} is connected at the moment",
-            reason="NO_WORKER",
             retry_after_s=self.next_attempt_in_s(),  # nothing can change before
         )
 

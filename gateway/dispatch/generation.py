@@ -45,10 +45,12 @@ class Generation:
         """The tenant's own."""
         return self.prompt[-1].extra_key
 
-    def key(self) -> PrefixKey:
-        """Return what names the prompt's KV, at any worker."""
-        revision = self.adapter_revision
-        return PrefixKey(tuple([Named(Namespace(part.extra_key, revision), part.token_ids) for part in self.prompt]))
+    def key(self, begun: Sequence[int] = ()) -> PrefixKey:
+        """Return what names the KV of the prompt, and of what was generated after it, at any worker."""
+        revision, own = self.adapter_revision, self.prompt[-1]
+        public = [Named(Namespace(part.extra_key, revision), part.token_ids) for part in self.prompt[:-1]]
+        token_ids = [*own.token_ids, *begun] if begun else own.token_ids
+        return PrefixKey((*public, Named(Namespace(own.extra_key, revision), token_ids)))
 
     @property
     def max_tokens(self) -> int:

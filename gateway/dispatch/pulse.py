@@ -26,7 +26,13 @@ class Pulse:
         self._without_news_s = 0.0  # of sequences, while some of this gateway's are under way
         self._reported_running = 0
         self._reported_stall_s = 0.0
-        self.draining = False
+        self._draining = False
+        self.expected_wait_s: float | None = None  # until all prompts that it has are computed, where it says so
+
+    @property
+    def closed(self) -> bool:
+        """Whether the worker, as it says, is to get no requests."""
+        return self._draining or self.stalled
 
     @property
     def stalled(self) -> bool:
@@ -44,7 +50,9 @@ class Pulse:
         self._reports = self._reports or not message.outputs
         self._reported_running = load.running_sequences
         self._reported_stall_s = load.stalled_s
-        self.draining = load.draining
+        self._draining = load.draining
+        speed = load.prefill_tokens_per_s
+        self.expected_wait_s = load.pending_tokens / speed if speed > 0 else None
 
     def passed(self, seconds: float, begun: int) -> Sign:
         """So much time has passed in which messages could have been heard; of this gateway's sequences `begun` have

@@ -1,8 +1,8 @@
 """The tokens of one request on their way from a worker's stream to the client's.
 
-Belongs to the event loop; knows neither connection. The worker's side feeds, the client's side takes; whatever has
-come of a completion in between is merged, so a slow reader costs messages nothing and memory at most
-`max_unread_bytes`.
+Belongs to the event loop; knows neither connection, and not how many workers there were. The worker's side feeds, the
+client's side takes; whatever has come of a completion in between is merged, so a slow reader costs messages nothing and
+memory at most `max_unread_bytes`.
 """
 
 import asyncio
@@ -11,18 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.dispatch.pace import Pace
-from gateway.errors import (
-    AdapterChangedError,
-    CancelledRequestError,
-    DeadlineExceededError,
-    GatewayError,
-    InternalError,
-    InvalidRequestError,
-    NotFoundError,
-    OverloadedError,
-    UnavailableError,
-    Violation,
-)
+from gateway.errors import CancelledRequestError, GatewayError, InternalError, OverloadedError
 from radixgate.v1 import inference_pb2, worker_pb2
 
 
@@ -111,8 +100,13 @@ class TokenStream:
         pace: Pace,
         max_unread_bytes: int,
         num_completions: int = 1,
+        simulated: bool = False,
     ) -> None:
-        """`on_close(True)` is called when the worker has nothing more to say, `on_close(False)` when it must stop."""
+        """`on_close(True)` is called when the worker has nothing more to say, `on_close(False)` when it must stop.
+
+        `simulated`: whether what comes means nothing.
+        """
+        self.simulated = simulated
         self._on_close = on_close
         self._pace = pace
         pace.opened()
@@ -130,12 +124,8 @@ class TokenStream:
     # ------------------------------------------------------------------------------------------- the worker's side
 
     def feed(self, output: worker_pb2.SequenceOutput) -> None:
-        """Take one step's news of one completion."""
+        """Take one step's news of one completion; errors are for `fail`."""
         if self._ended or output.index not in self._unfinished:
-            return
-        end = output.WhichOneof("end")
-        if end == "error":
-            self._end(_failure(output.error), worker_is_done=True)
             return
         num_bytes = output.ByteSize()
         self._unread_bytes += num_bytes
@@ -147,7 +137,7 @@ class TokenStream:
         if delta is None:
             delta = self._pending[output.index] = Delta(output.index)
         delta.add(output, num_bytes)
-        if end is not None:
+        if output.HasField("finish_reason"):
             self._unfinished.remove(output.index)
         if self._unfinished:
             self._announce()
@@ -224,24 +214,3 @@ def _reads_too_slowly(limit: int) -> GatewayError:
         f"the client reads too slowly: over {limit} bytes of output were waiting for it",
         reason="CLIENT_READS_TOO_SLOWLY",
     )
-
-
-def _failure(error: worker_pb2.SequenceError) -> GatewayError:
-    """Translate a worker's verdict."""
-    if error.code == worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT:
-        return InvalidRequestError([Violation(error.field, error.message)])
-    if error.code == worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND and error.field == "adapter":
-        return AdapterChangedError()  # it was there when the request was sent
-    make = _FAILURES.get(error.code)
-    return make(error) if make else InternalError("the worker failed on this request", reason="WORKER_FAILED")
-
-
-_FAILURES: dict[int, Callable[[worker_pb2.SequenceError], GatewayError]] = {
-    worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND: lambda error: NotFoundError("model", "", error.message),
-    worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED: lambda error: DeadlineExceededError(error.message),
-    worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED: lambda error: CancelledRequestError(error.message),
-    worker_pb2.SEQUENCE_ERROR_CODE_OVERLOADED: lambda error: OverloadedError(error.message, reason="WORKER_OVERLOADED"),
-    worker_pb2.SEQUENCE_ERROR_CODE_SHUTTING_DOWN: lambda error: UnavailableError(
-        error.message, reason="WORKER_SHUTTING_DOWN"
-    ),
-}

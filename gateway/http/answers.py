@@ -3,8 +3,9 @@
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from gateway.dispatch.catalogue import ServedModel
 from gateway.errors import InvalidRequestError, Violation
 from gateway.http.asked import Asked
 from gateway.http.errors import Json
@@ -14,6 +15,13 @@ from radixgate.v1 import inference_pb2
 
 # Has something written, of so many bytes as messages, where that keeps nobody else waiting.
 WriteDown = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
+
+_SIMULATED: Final = "radixgate-simulated"
+
+
+def fingerprint_of(model: ServedModel) -> str:
+    """Return what answers say of what computed them: another word with other weights, and one of its own for none."""
+    return _SIMULATED if model.simulated else f"fp_{model.fingerprint.hex()[:12]}"
 
 
 class Answer(Protocol):
@@ -29,13 +37,13 @@ class Answer(Protocol):
 class Heading:
     """What each document of an answer begins with."""
 
-    def __init__(self, form: Form, request_id: str, model: str, fingerprint: bytes) -> None:
+    def __init__(self, form: Form, request_id: str, model: str, fingerprint: str) -> None:
         self._common = {
             "id": form.id_prefix + request_id,
             "object": "",
             "created": int(time.time()),
             "model": model,
-            "system_fingerprint": f"fp_{fingerprint.hex()[:12]}",
+            "system_fingerprint": fingerprint,
         }
 
     def over(self, kind: str, choices: Sequence[Json], **more: object) -> Json:

@@ -5,12 +5,16 @@ import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.config import GatewayLimits, HttpConfig
+from gateway.dispatch import explanation
+from gateway.dispatch.arrivals import Patience
 from gateway.dispatch.catalogue import ServedModel
+from gateway.dispatch.explanation import Explanation
 from gateway.errors import CancelledRequestError, InvalidRequestError, NotFoundError, Violation
-from gateway.http.answers import Answer, Heading, StreamedAnswer, WholeAnswer
+from gateway.http.answers import Answer, Heading, StreamedAnswer, WholeAnswer, fingerprint_of
 from gateway.http.asked import Asked, Prompt, in_their_words
 from gateway.http.body import Receive, parse_object, read_body
 from gateway.http.boundary import Call, Exchange
@@ -27,6 +31,7 @@ Write = Callable[[inference_pb2.GenerateResponse], Awaitable[None]]
 Read = Callable[[Json, GatewayLimits], Asked]
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
+EXPLAIN_HEADER = f"x-{explanation.KEY}"
 _MAX_TIMEOUT_MS = 366 * 86_400_000
 # What is smaller is read and written on the event loop; the rest in threads, where it holds up nobody else.
 _SMALL_BYTES = 16_384
@@ -40,7 +45,19 @@ class Generations(Protocol):
         timeout_s: float | None,
         write: Write,
         trace: CallTrace,
+        explanation: Explanation | None,
     ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What both endpoints hand their requests to."""
+
+    generations: Generations
+    models: "Models"
+    threads: PromptThreads
+    patience: Patience
+    explanations: Callable[[str | None], Explanation | None]  # by what a request says of it
 
 
 class Models(Protocol):
@@ -56,17 +73,13 @@ class CompletionRoute:
         self,
         read: Read,
         make_form: MakeForm,
-        generations: Generations,
-        models: Models,
-        threads: PromptThreads,
+        work: Work,
         config: HttpConfig,
         limits: GatewayLimits,
     ) -> None:
         self._read = read
         self._make_form = make_form
-        self._generations = generations
-        self._models = models
-        self._threads = threads
+        self._work = work
         self._config = config
         self._limits = limits
 
@@ -80,39 +93,50 @@ class CompletionRoute:
             call.body_is_read = True
             asked = await self._asked(caller, body)
         del body  # nobody needs it while the answer is made
-        model, adapter = self._find(caller, asked.model)
-        form = self._make_form(model.encoder.token_bytes if asked.wants_logprobs else None, asked.wants_token_ids)
-        heading = Heading(form, exchange.request_id, asked.model, model.fingerprint)
-        write_down = functools.partial(self._written, caller.tenant_id)
-        most = self._limits.max_message_bytes
-        answer: Answer = (
-            StreamedAnswer(asked, form, heading, exchange.reply, write_down)
-            if asked.stream
-            else WholeAnswer(form, heading, exchange.reply, write_down, most)
-        )
+        explained = self._work.explanations(exchange.header(EXPLAIN_HEADER))
+        if explained is not None:
+            exchange.reply.with_headers(lambda: ((EXPLAIN_HEADER, explained.text()),))
         with _ended_with_its_client(exchange.receive):
+            model, adapter = await self._find(caller, asked.model, timeout_s)
+            answer = self._answer(call, asked, model)
             requests = _requests(asked, model.name, adapter, exchange.request_id)
-            await self._generate(call, asked, requests, timeout_s, answer)
+            await self._generate(call, asked, requests, timeout_s, answer, explained)
         await answer.end()
+
+    def _answer(self, call: Call, asked: Asked, model: ServedModel) -> Answer:
+        exchange = call.exchange
+        form = self._make_form(model.encoder.token_bytes if asked.wants_logprobs else None, asked.wants_token_ids)
+        heading = Heading(form, exchange.request_id, asked.model, fingerprint_of(model))
+        write_down = functools.partial(self._written, call.caller.tenant_id)
+        if asked.stream:
+            return StreamedAnswer(asked, form, heading, exchange.reply, write_down)
+        return WholeAnswer(form, heading, exchange.reply, write_down, self._limits.max_message_bytes)
 
     async def _asked(self, caller: Caller, body: bytes) -> Asked:
         if len(body) <= _SMALL_BYTES:
             return self._read(parse_object(body), self._limits)
-        return await self._threads.run(caller.tenant_id, lambda: self._read(parse_object(body), self._limits))
+        return await self._work.threads.run(caller.tenant_id, lambda: self._read(parse_object(body), self._limits))
 
     async def _written(self, tenant_id: str, num_bytes: int, write: Callable[[], bytes]) -> bytes:
         if num_bytes <= _SMALL_BYTES:
             return write()
-        return await self._threads.run(tenant_id, write)
+        return await self._work.threads.run(tenant_id, write)
 
-    def _find(self, caller: Caller, named: str) -> tuple[ServedModel, str]:
-        """Return the model that is meant, and the adapter's name or ""."""
+    async def _find(self, caller: Caller, named: str, timeout_s: float | None) -> tuple[ServedModel, str]:
+        """Return the model that is meant, and the adapter's name or "". Waits a while for a worker that serves it."""
+
+        async def look() -> tuple[ServedModel, str]:
+            return self._found(caller, named)
+
+        return await self._work.patience.until(look, timeout_s)
+
+    def _found(self, caller: Caller, named: str) -> tuple[ServedModel, str]:
         base, _, adapter = named.rpartition(":")
         readings = [(named, ""), *([(base, adapter)] if base and adapter else [])]
         for name, rest in readings:
             if caller.may_use_model(name):
                 with contextlib.suppress(NotFoundError):
-                    return self._models.model(name, caller.may_use_model), rest
+                    return self._work.models.model(name, caller.may_use_model), rest
         raise NotFoundError("model", named)
 
     async def _generate(
@@ -122,6 +146,7 @@ class CompletionRoute:
         requests: Sequence[inference_pb2.GenerateRequest],
         timeout_s: float | None,
         answer: Answer,
+        explained: Explanation | None,
     ) -> None:
         caller = call.caller
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -132,7 +157,8 @@ class CompletionRoute:
 
             remaining_s = None if deadline is None else deadline - time.monotonic()
             try:
-                await self._generations.generate(caller, requests[place], remaining_s, write, call.trace)
+                generate = self._work.generations.generate
+                await generate(caller, requests[place], remaining_s, write, call.trace, explained)
             except InvalidRequestError as error:
                 raise in_their_words(error, _names(asked, place)) from None
             except NotFoundError:

@@ -40,6 +40,7 @@ class ModelRoutes:
                 "context_length": model.context_length,
                 "base": model.name,
                 "adapter": adapter,
+                "simulated": model.simulated,
             }
             for model in await self._offers.models(caller)
             for name, adapter in [

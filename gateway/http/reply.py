@@ -27,7 +27,12 @@ class Reply:
         self._begins = asyncio.Lock()  # several completions may want to be the first
         self._streams = False
         self._ended = False
+        self._more_headers: Callable[[], Headers] = tuple
         self.status: int | None = None  # None: not begun
+
+    def with_headers(self, more: Callable[[], Headers]) -> None:
+        """Add headers to the answer, which are asked for when it begins."""
+        self._more_headers = more
 
     async def document(self, status: int, document: Json, headers: Headers = ()) -> None:
         await self.written(status, dumped(document), headers)
@@ -85,6 +90,7 @@ class Reply:
         ]
         if self._closes():
             own.append(("connection", "close"))
+        own.extend(self._more_headers())
         encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in (*headers, *own)]
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})
 

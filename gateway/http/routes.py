@@ -6,22 +6,19 @@ from gateway.config import GatewayLimits, HttpConfig
 from gateway.http.boundary import Route
 from gateway.http.chat_request import read_chat
 from gateway.http.completion_request import read_completion
-from gateway.http.completions import CompletionRoute, Generations, Models
+from gateway.http.completions import CompletionRoute, Work
 from gateway.http.forms import ChatForm, TextForm
 from gateway.http.models import ModelOffers, ModelRoutes
-from gateway.prompts.threads import PromptThreads
 
 
 def make_routes(
-    generations: Generations,
-    models: Models,
+    work: Work,
     offers: ModelOffers,
-    threads: PromptThreads,
     config: HttpConfig,
     limits: GatewayLimits,
 ) -> list[Route]:
-    chats = CompletionRoute(read_chat, ChatForm, generations, models, threads, config, limits)
-    texts = CompletionRoute(read_completion, TextForm, generations, models, threads, config, limits)
+    chats = CompletionRoute(read_chat, ChatForm, work, config, limits)
+    texts = CompletionRoute(read_completion, TextForm, work, config, limits)
     offered = ModelRoutes(offers, time.time())
     return [
         Route("HTTP/chat.completions", "POST", "/v1/chat/completions", chats.serve),

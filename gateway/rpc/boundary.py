@@ -274,7 +274,10 @@ class _Nobody:
 async def _abort(context: Context, error: GatewayError) -> NoReturn:
     status = status_of(error)
     try:
-        await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+        # What a handler has set is none of what `abort` sends, unless it is given again.
+        others: Any = context.trailing_metadata() or ()
+        details = (DETAILS_KEY, status.SerializeToString())
+        await context.abort(code_of(error), status.message, (*others, details))
     except grpc.aio.InternalError:
         raise client_gone() from None
     raise AssertionError("unreachable")

@@ -10,7 +10,9 @@ from structlog.contextvars import bind_contextvars
 from gateway.config import GatewayLimits, ServerConfig
 from gateway.dispatch.catalogue import ServedModel
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.explanation import Explanation
 from gateway.dispatch.generation import Generation
+from gateway.dispatch.journey import Order
 from gateway.errors import (
     AdapterChangedError,
     DeadlineExceededError,
@@ -71,8 +73,11 @@ class Inference:
         timeout_s: float | None,
         write: Write,
         trace: CallTrace,
+        explanation: Explanation | None = None,
     ) -> None:
-        """Write the answer's messages as they come. `timeout_s` None: the client has set no deadline."""
+        """Write the answer's messages as they come. `timeout_s` None: the client has set no deadline. `explanation` is
+        told which workers were chosen, and why.
+        """
         timeout_s = self._config.default_deadline_s if timeout_s is None else timeout_s
         if caller.terms.max_deadline_s is not None:
             timeout_s = min(timeout_s, caller.terms.max_deadline_s)
@@ -80,7 +85,8 @@ class Inference:
         request_id = request.request_id or uuid.uuid4().hex
         bind_contextvars(request_id=request_id)  # whatever is logged by this call from now on
         with UsageRecord(self._usage, caller, "Generate", request_id, deadline) as record:
-            await self._in_time(_Call(caller, request, request_id, deadline, _Writer(write), trace, record), timeout_s)
+            call = _Call(caller, request, request_id, deadline, _Writer(write), trace, record, explanation)
+            await self._in_time(call, timeout_s)
 
     async def _in_time(self, call: "_Call", timeout_s: float) -> None:
         caller, request_id = call.caller, call.request_id
@@ -125,11 +131,11 @@ class Inference:
 
         self._namespaces.used(generation)
         call.trace.describe(about)
-        remaining_s = call.deadline - asyncio.get_running_loop().time()
         with call.trace.stage("stream", Kind.CLIENT) as stage:
             stage.describe(about)
             report = StreamReport(self._observer, generation, account, call.caller.arrived_at, call.trace, stage)
-            with self._dispatcher.submit(model, generation, remaining_s, stage.traceparent) as stream, report:
+            order = Order(model, generation, call.deadline, stage.traceparent, call.explanation)
+            with await self._dispatcher.begin(order) as stream, report:
                 await relay(stream, generation, report, call.writer.write)
 
     async def count_tokens(
@@ -138,7 +144,7 @@ class Inference:
         request_id = uuid.uuid4().hex
         bind_contextvars(request_id=request_id)
         self._quotas.precheck(caller)
-        model = self._preparation.model(caller, request.model)
+        model = await self._preparation.model(caller, request.model)
         token_ids = await encode_prompt(request, caller.tenant_id, model, self._limits, model.context_length)
         response = inference_pb2.CountTokensResponse(num_tokens=len(token_ids), token_ids=token_ids)
         self._check_size(response, prompt_field(request))
@@ -180,3 +186,4 @@ class _Call:
     writer: _Writer
     trace: CallTrace
     record: UsageRecord
+    explanation: Explanation | None

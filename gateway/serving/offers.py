@@ -15,6 +15,7 @@ class OfferedModel:
     name: str
     context_length: int
     adapters: tuple[str, ...]
+    simulated: bool = False
 
 
 class Offers:
@@ -30,7 +31,9 @@ class Offers:
         self._quotas.precheck(caller)
         async with self._quotas.admit(caller, Demand("ListModels"), Account()):
             return [
-                OfferedModel(model.name, model.context_length, await self._adapters_of(caller, model.name))
+                OfferedModel(
+                    model.name, model.context_length, await self._adapters_of(caller, model.name), model.simulated
+                )
                 for model in self._fleet.models()
                 if caller.may_use_model(model.name)
             ]

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from gateway.config import GatewayLimits
+from gateway.dispatch.arrivals import Patience
 from gateway.dispatch.catalogue import ServedModel
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.generation import Generation, Segment
@@ -18,7 +19,7 @@ from radixgate.v1 import inference_pb2
 
 
 class Preparation:
-    """Prepares Generate requests."""
+    """Prepares Generate requests. What needs a worker waits a while for one."""
 
     def __init__(
         self,
@@ -27,15 +28,24 @@ class Preparation:
         prefixes: PublicPrefixes,
         extra_keys: ExtraKeys,
         limits: GatewayLimits,
+        patience: Patience,
     ) -> None:
         self._fleet = fleet
         self._adapters = adapters
         self._prefixes = prefixes
         self._extra_keys = extra_keys
         self._limits = limits
+        self._patience = patience
 
-    def model(self, caller: Caller, name: str) -> ServedModel:
+    async def model(self, caller: Caller, name: str) -> ServedModel:
         """Return the model that the caller means. Raises NotFoundError, also for one that it may not use."""
+
+        async def look() -> ServedModel:
+            return self._model(caller, name)
+
+        return await self._patience.until(look)
+
+    def _model(self, caller: Caller, name: str) -> ServedModel:
         if name and not caller.may_use_model(name):
             raise NotFoundError("model", name)
         return self._fleet.model(name, caller.may_use_model)
@@ -44,7 +54,12 @@ class Preparation:
         self, caller: Caller, request_id: str, request: inference_pb2.GenerateRequest
     ) -> tuple[ServedModel, Generation]:
         """Raises NotFoundError, UnavailableError, or InvalidRequestError with all violations at once."""
-        model = self.model(caller, request.model)
+        return await self._patience.until(lambda: self._prepared(caller, request_id, request))
+
+    async def _prepared(
+        self, caller: Caller, request_id: str, request: inference_pb2.GenerateRequest
+    ) -> tuple[ServedModel, Generation]:
+        model = self._model(caller, request.model)
         adapter = await self._adapter(caller, model, request, request_id)
         violations = [
             *check_generate(request, self._limits, model.vocab_size),

@@ -54,6 +54,7 @@ async def relay(
     while unfinished:
         delta = await stream.take()
         message = delta.message(generation.request_id)
+        message.simulated = stream.simulated
         report.account.completion_tokens += delta.num_tokens
         if delta.admission is not None and usage is None:
             usage = _usage(delta.admission, generation)

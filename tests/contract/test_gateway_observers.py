@@ -43,6 +43,17 @@ def test_failures_and_workers_are_told(observer: GatewayObserver) -> None:
         observer.worker_lost("127.0.0.1:1")
 
 
+def test_moves_and_what_workers_are_like_are_told(observer: GatewayObserver) -> None:
+    observer.request_moved("lost", "continued")
+    observer.move_refused("silent", "no_worker")
+    observer.request_shed("overloaded")
+    observer.worker_awaited(0.5, found=True)
+    observer.worker_awaited(5.0, found=False)
+    observer.worker_stalled("127.0.0.1:1")
+    for state in ("open", "half_open", "closed"):
+        observer.breaker_changed("127.0.0.1:1", state)
+
+
 def test_certificates_and_signing_keys_are_told(observer: GatewayObserver) -> None:
     for _ in range(2):
         observer.certificate_refused("mismatch")

@@ -47,6 +47,7 @@ class RunningSequence:
     token_ids: list[int]
     index: int = 0
     generated: int = 0
+    leads: bool = True  # tells what is told once for all completions
 
     @property
     def sequence_id(self) -> int:
@@ -89,6 +90,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.logprobs = 0  # entries of `top` with every token
         self.adapters: list[worker_pb2.Adapter] = []  # told to gateways that connect; see `tell_adapters`
         self.keeps_quiet = False  # about its adapters, which gateways wait for
+        self.load = worker_pb2.WorkerLoad(num_slots=4096)  # in every report, with how many run; see `report`
+        self.refuses_continued = False
         self.tells_late = False  # that its adapters have changed: right before it refuses one that is gone
         self.model = worker_pb2.GetModelResponse(
             worker_id=worker_id,
@@ -169,6 +172,19 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.adapters = list(adapters)
         for link in self._links:
             link.outbox.put_nowait(self._adapter_set())
+
+    def report(self, **load: float) -> None:
+        """Report to all gateways, with these changes from now on."""
+        for name, value in load.items():
+            setattr(self.load, name, value)
+        for link in self._links:
+            link.outbox.put_nowait(worker_pb2.ConnectResponse(load=self._report()))
+
+    def _report(self) -> worker_pb2.WorkerLoad:
+        load = worker_pb2.WorkerLoad()
+        load.CopyFrom(self.load)
+        load.running_sequences = len(self._running)
+        return load
 
     @property
     def num_running(self) -> int:
@@ -295,9 +311,17 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.submits.append(submit)
         token_ids = [token_id for segment in submit.prompt for token_id in segment.token_ids]
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.timeout_ms else None
+        begun = {each.index: list(each.token_ids) for each in submit.continued}
         sequences = [
-            RunningSequence(submit, link, deadline, list(token_ids), index) for index in range(submit.sampling.n)
+            RunningSequence(
+                submit, link, deadline, token_ids + begun.get(index, []), index, len(begun.get(index, [])), place == 0
+            )
+            for place, index in enumerate(sorted(begun) or range(submit.sampling.n))
         ]
+        if fault := self._fault_of(submit):
+            code = worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT
+            self._send(sequences[0], error=worker_pb2.SequenceError(code=code, message=fault, field="continued"))
+            return
         if self.failure is not None:
             self._send(sequences[0], error=self.failure)
             return
@@ -311,6 +335,17 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             return
         self._running.extend(sequences)
         self._work.set()
+
+    def _fault_of(self, submit: worker_pb2.Submit) -> str | None:
+        """Return what is wrong with the completions that are to go on here."""
+        indices = [each.index for each in submit.continued]
+        if indices and self.refuses_continued:
+            return "as the test wants it"
+        if len(set(indices)) < len(indices) or not set(indices) <= set(range(submit.sampling.n)):
+            return "completions that there are not, or twice"
+        if any(not 1 <= len(each.token_ids) < submit.sampling.max_new_tokens for each in submit.continued):
+            return "completions that have not begun, or have ended"
+        return None
 
     def _has_adapter(self, submit: worker_pb2.Submit) -> bool:
         return any(
@@ -356,7 +391,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     def _step(self) -> None:
         messages: dict[int, tuple[_Link, worker_pb2.ConnectResponse]] = {}
-        load = worker_pb2.WorkerLoad(running_sequences=len(self._running), num_slots=4096)
+        load = self._report()
         for sequence in list(self._running):
             _, message = messages.setdefault(id(sequence.link), (sequence.link, worker_pb2.ConnectResponse(load=load)))
             output = self._advance(sequence)
@@ -372,8 +407,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             output.error.code = worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED
             output.error.message = "the deadline has passed"
             return output
-        if sequence.generated == sequence.index == 0:
-            if sequence.submit.sampling.HasField("prompt_logprobs"):
+        if sequence.leads:
+            sequence.leads = False
+            if sequence.submit.sampling.HasField("prompt_logprobs") and not sequence.submit.continued:
                 for position in range(1, len(sequence.token_ids)):
                     output.prompt_logprobs.add(logprob=-float(position))
             output.admission.CopyFrom(self.admission or self._admit(sequence))

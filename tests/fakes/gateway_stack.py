@@ -13,7 +13,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from gateway.app import GatewayApp
-from gateway.config import GatewayConfig, GatewayLimits, HttpConfig, RedisConfig, ServerConfig, WorkerLinkConfig
+from gateway.config import (
+    FailoverConfig,
+    GatewayConfig,
+    GatewayLimits,
+    HttpConfig,
+    RedisConfig,
+    ServerConfig,
+    WorkerLinkConfig,
+)
 from gateway.observer import NullObserver
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.fakes.fake_worker import FakeWorker
@@ -47,6 +55,12 @@ class RecordingObserver(NullObserver):
         self.completions: list[int] = []
         self.workers: Counter[str] = Counter()
         self.hit_predictions: list[tuple[str, int, int, int]] = []  # worker, predicted, cached, error
+        self.moves: list[tuple[str, str]] = []  # cause, outcome
+        self.refused_moves: list[tuple[str, str]] = []  # cause, why
+        self.shed: list[str] = []
+        self.waits: list[bool] = []  # whether a worker was found
+        self.stalls: list[str] = []
+        self.breakers: list[tuple[str, str]] = []  # worker, state
 
     def rpc_finished(self, method: str, code: str, tenant: str, seconds: float) -> None:
         assert seconds >= 0
@@ -87,6 +101,25 @@ class RecordingObserver(NullObserver):
 
     def stream_finished(self, tenant: str, model: str, adapter: str, completion_tokens: int, seconds: float) -> None:
         self.completions.append(completion_tokens)
+
+    def request_moved(self, cause: str, outcome: str) -> None:
+        self.moves.append((cause, outcome))
+
+    def move_refused(self, cause: str, why: str) -> None:
+        self.refused_moves.append((cause, why))
+
+    def request_shed(self, reason: str) -> None:
+        self.shed.append(reason)
+
+    def worker_awaited(self, seconds: float, found: bool) -> None:
+        assert seconds >= 0
+        self.waits.append(found)
+
+    def worker_stalled(self, worker: str) -> None:
+        self.stalls.append(worker)
+
+    def breaker_changed(self, worker: str, state: str) -> None:
+        self.breakers.append((worker, state))
 
     def worker_connected(self, worker: str) -> None:
         self.workers[worker] += 1
@@ -206,6 +239,8 @@ def config_for(redis_url: str, workers: Sequence[str], **changes: Any) -> Gatewa
         "limits": GatewayLimits(),
         "server": ServerConfig(drain_s=5.0),
         "worker_link": WorkerLinkConfig(backoff_initial_s=0.02, backoff_max_s=0.2),
+        # A refusal that is wanted comes at once; tests of waiting and moving say more.
+        "failover": FailoverConfig(wait_for_worker_s=0.0, backoff_initial_s=0.005, backoff_max_s=0.02),
     }
     return GatewayConfig(**{**values, **changes})
 

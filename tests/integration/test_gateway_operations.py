@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cli.embedded_redis import find_program
 from gateway.app import Addresses, GatewayApp, serve
-from gateway.config import RedisConfig, ServerConfig, WorkerLinkConfig
+from gateway.config import FailoverConfig, RedisConfig, ServerConfig, WorkerLinkConfig
 from radixgate.v1 import admin_pb2, inference_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import (
@@ -111,9 +111,9 @@ async def test_a_gateway_without_its_worker_says_so_and_serves_once_it_is_there(
         await worker.kill()
 
 
-async def test_a_worker_lost_in_mid_stream_ends_its_streams_with_details(redis_url: str) -> None:
-    worker = await FakeWorker().start()
-    async with FakeWorker("other") as other, gateway(redis_url, [worker, other]) as stack:
+async def test_where_nothing_moves_a_lost_worker_ends_its_streams_with_details(redis_url: str) -> None:
+    worker, stay = await FakeWorker().start(), FailoverConfig(max_moves=0, wait_for_worker_s=0)
+    async with FakeWorker("other") as other, gateway(redis_url, [worker, other], failover=stay) as stack:
         worker.hold()
         other.hold()
         calls = [stack.call(**MANY) for _ in range(4)]

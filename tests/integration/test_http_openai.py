@@ -303,7 +303,7 @@ async def test_an_error_in_mid_stream_is_raised_where_the_client_reads(
     with pytest.raises(openai.APIError) as caught:
         async for _ in stream:
             pass
-    assert caught.value.code == "worker_shutting_down"
+    assert caught.value.code == "stream_lost"
 
 
 async def test_a_deadline_ends_a_request_and_is_not_tried_again(stack: Stack, worker: FakeWorker) -> None:

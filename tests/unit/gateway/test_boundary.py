@@ -42,6 +42,9 @@ class GoneClient:
     def cancelled(self) -> bool:
         return False
 
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
@@ -91,7 +94,9 @@ class Generates:
     def __init__(self) -> None:
         self.ends: list[type[BaseException]] = []
 
-    async def generate(self, caller: Caller, request: Any, timeout_s: float | None, write: Any, trace: Any) -> None:
+    async def generate(
+        self, caller: Caller, request: Any, timeout_s: float | None, write: Any, trace: Any, explanation: Any
+    ) -> None:
         try:
             await write(inference_pb2.GenerateResponse())
         except BaseException as error:

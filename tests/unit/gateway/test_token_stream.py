@@ -6,15 +6,7 @@ import pytest
 
 from gateway.dispatch.pace import Pace
 from gateway.dispatch.stream import TokenStream
-from gateway.errors import (
-    CancelledRequestError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidRequestError,
-    NotFoundError,
-    OverloadedError,
-    UnavailableError,
-)
+from gateway.errors import CancelledRequestError, InternalError, OverloadedError, UnavailableError
 from radixgate.v1 import inference_pb2, worker_pb2
 
 STOP = inference_pb2.FINISH_REASON_STOP
@@ -45,12 +37,6 @@ def tokens(
     if end is not None:
         output.finish_reason = end
     return output
-
-
-def error(
-    code: "worker_pb2.SequenceErrorCode.ValueType", message: str = "no", field: str = ""
-) -> worker_pb2.SequenceOutput:
-    return worker_pb2.SequenceOutput(error=worker_pb2.SequenceError(code=code, message=message, field=field))
 
 
 async def test_what_comes_while_nobody_reads_is_one_message() -> None:
@@ -182,42 +168,6 @@ async def test_an_end_without_a_reason_does_not_leave_the_reader_waiting() -> No
         await asyncio.wait_for(stream.take(), 5)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (worker_pb2.SEQUENCE_ERROR_CODE_NOT_FOUND, NotFoundError),
-        (worker_pb2.SEQUENCE_ERROR_CODE_DEADLINE_EXCEEDED, DeadlineExceededError),
-        (worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED, CancelledRequestError),
-        (worker_pb2.SEQUENCE_ERROR_CODE_OVERLOADED, OverloadedError),
-        (worker_pb2.SEQUENCE_ERROR_CODE_SHUTTING_DOWN, UnavailableError),
-    ],
-)
-async def test_a_workers_verdict_keeps_its_meaning_and_its_words(
-    code: "worker_pb2.SequenceErrorCode.ValueType", kind: type[Exception]
-) -> None:
-    stream = Worker().stream()
-    stream.feed(error(code, "because of the limit of 7"))
-    with pytest.raises(kind, match="because of the limit of 7"):
-        await stream.take()
-
-
-async def test_a_workers_invalid_argument_names_the_field() -> None:
-    stream = Worker().stream()
-    stream.feed(error(worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT, "is too much", "sampling.top_k"))
-    with pytest.raises(InvalidRequestError) as refusal:
-        await stream.take()
-    assert refusal.value.violations[0].field == "sampling.top_k"
-
-
-@pytest.mark.parametrize("code", [worker_pb2.SEQUENCE_ERROR_CODE_INTERNAL, worker_pb2.SEQUENCE_ERROR_CODE_UNSPECIFIED])
-async def test_a_workers_inner_troubles_stay_inside(code: "worker_pb2.SequenceErrorCode.ValueType") -> None:
-    stream = Worker().stream()
-    stream.feed(error(code, "/secret/path exploded"))
-    with pytest.raises(InternalError) as failure:
-        await stream.take()
-    assert "secret" not in failure.value.message
-
-
 async def test_completions_are_merged_each_by_itself_and_taken_in_turn() -> None:
     stream = Worker().stream(2)
     for token in range(3):
@@ -256,13 +206,11 @@ async def test_nothing_follows_the_end_of_a_completion() -> None:
         await stream.take()
 
 
-async def test_an_error_of_one_completion_ends_all() -> None:
+async def test_a_failure_ends_all_completions() -> None:
     worker = Worker()
     stream = worker.stream(2)
     stream.feed(tokens(1, index=0))
-    failed = error(worker_pb2.SEQUENCE_ERROR_CODE_CANCELLED)
-    failed.index = 1
-    stream.feed(failed)
+    stream.fail(CancelledRequestError("no"))
     assert worker.told == [True]
     assert list((await stream.take()).message("r").token_ids) == [1]
     with pytest.raises(CancelledRequestError):
