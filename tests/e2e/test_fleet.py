@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,9 +30,11 @@ SLOTS = 1 << 20
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    settings = [f"worker.cache.num_slots={SLOTS}", "worker.simulation.speed=4", "worker.drain_s=30"]
+    settings = [f"worker.cache.num_slots={SLOTS}", "worker.drain_s=60"]
     with running_fleet(tmp_path_factory.mktemp("fleet"), FleetPlan(2, 1, settings)) as running:
         yield running
+        pids = [member.pid for member in (*running.workers, *running.gateways)] + [running.redis.pid]
+    wait_until(lambda: left_behind(pids) == [], what="every process gone")
 
 
 async def test_the_same_question_has_the_same_answer_at_every_worker(fleet: Fleet) -> None:
@@ -105,15 +106,16 @@ async def test_an_adapter_of_any_model_is_taken_and_answers_otherwise(fleet: Fle
     assert answers[0].token_ids != answers[1].token_ids
 
 
-async def test_a_worker_that_is_told_to_end_drains(tmp_path: Path) -> None:
-    settings = ["worker.simulation.step_s=0.05", "worker.drain_s=60", f"worker.cache.num_slots={SLOTS}"]
-    with running_fleet(tmp_path, FleetPlan(2, 1, settings)) as fleet:
-        pids = [member.pid for member in (*fleet.workers, *fleet.gateways)] + [fleet.redis.pid]
-        leaving = fleet.workers[0]
-        async with client_of(fleet) as client:
-            outcomes = await streams_with(client, [request(number, 60) for number in range(8)], 5, leaving.ask_to_end)
-            assert all(complete(outcome, 60) for outcome in outcomes)
-            await asyncio.to_thread(leaving.wait_until_gone)
-            assert complete(await client.ask(request(20, 3)), 3)
-        assert held_by(fleet.workers[1]) == 0
-    wait_until(lambda: left_behind(pids) == [], what="every process gone")
+async def test_a_worker_that_is_told_to_end_drains_and_comes_back(fleet: Fleet) -> None:
+    leaving = fleet.workers[0]
+    async with client_of(fleet) as client:
+        outcomes = await streams_with(client, [request(number, 250) for number in range(40, 48)], 5, leaving.ask_to_end)
+        assert all(complete(outcome, 250) for outcome in outcomes)
+        await asyncio.to_thread(leaving.wait_until_gone)
+        assert complete(await client.ask(request(48, 3)), 3)
+        leaving.start()
+        await asyncio.to_thread(leaving.wait_until_ready)
+        await asyncio.to_thread(fleet.wait_until_connected)
+        assert all(complete(outcome, 3) for outcome in [await client.ask(request(n, 3)) for n in range(50, 54)])
+    assert leaving.total("radixgate_prompt_tokens_total") > 0
+    assert sum(map(held_by, fleet.workers)) == 0
