@@ -175,6 +175,7 @@ async def serve(
     observer = GatewayMetrics()
     app = GatewayApp(config, observer, on_serving, tracer)
     observer.runs(own_version(), app.serving.fleet.in_flight, app.serving.control.pending())
+    observer.index(lambda: len(app.serving.pages.index))
     checks = {"/livez": LoopWatch(asyncio.get_running_loop()).why_not_live, "/readyz": app.why_not_ready}
     async with AsyncExitStack() as stack:
         url = None

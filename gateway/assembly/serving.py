@@ -17,14 +17,14 @@ from gateway.dispatch.link import WorkerLink
 from gateway.dispatch.pace import Pace
 from gateway.dispatch.placing import Placing
 from gateway.dispatch.registrations import Registrations
-from gateway.dispatch.worker_view import WorkerView
+from gateway.dispatch.worker_view import FleetPages, WorkerView
 from gateway.identity.extra_keys import ExtraKeys
 from gateway.observer import GatewayObserver
 from gateway.prompts.threads import PromptThreads
 from gateway.quota.opening import open_quotas
 from gateway.quota.usage_lines import NoUsageLog
 from gateway.quota.usage_log import UsageLog
-from gateway.routing.simple import RoundRobin
+from gateway.routing.opening import open_router
 from gateway.serving.inference import Inference, Listeners
 from gateway.serving.offers import Offers
 from gateway.serving.preparation import Preparation
@@ -40,8 +40,9 @@ class Serving:
         self.arrivals = Arrivals()
         self.patience = Patience(self.arrivals, config.failover.wait_for_worker_s, observer)
         self.explanations = explanation.if_asked if config.routing.explain else explanation.never
-        self.fleet = _fleet(config, self.threads, self.arrivals, observer)
-        self.dispatcher = _dispatcher(config, self.fleet, self.arrivals, observer)
+        self.pages = FleetPages(config.routing.max_index_pages, observer.index_pages_forgotten)
+        self.fleet = _fleet(config, self.threads, self.arrivals, self.pages, observer)
+        self.dispatcher = _dispatcher(config, self.fleet, self.arrivals, self.pages, observer)
         self.discovery = _discovery(config, store, self.fleet, observer)
         extra_keys = ExtraKeys(store.secret)
         self.control = ControlRoom(self.fleet, store.client, store.reach, store.changes, extra_keys)
@@ -62,18 +63,23 @@ class Serving:
         self.offers = Offers(self.fleet, adapters, self.quotas)
 
 
-def _dispatcher(config: GatewayConfig, fleet: Fleet, arrivals: Arrivals, observer: GatewayObserver) -> Dispatcher:
+def _dispatcher(
+    config: GatewayConfig, fleet: Fleet, arrivals: Arrivals, pages: FleetPages, observer: GatewayObserver
+) -> Dispatcher:
     server, routing = config.server, config.routing
     pace = Pace(server.coalesce_s, server.longest_coalesce_s, server.messages_per_s)
-    placing = Placing(fleet, RoundRobin(), arrivals, observer, routing.max_expected_wait_s)
+    router = open_router(routing.policy, pages.index, observer)
+    placing = Placing(fleet, router, arrivals, observer, routing.max_expected_wait_s)
     return Dispatcher(placing, config.failover, StreamLimits(pace, config.limits.max_unread_bytes), observer)
 
 
-def _fleet(config: GatewayConfig, threads: PromptThreads, arrivals: Arrivals, observer: GatewayObserver) -> Fleet:
+def _fleet(
+    config: GatewayConfig, threads: PromptThreads, arrivals: Arrivals, pages: FleetPages, observer: GatewayObserver
+) -> Fleet:
     catalogue = Catalogue(threads)
 
     def link_to(address: str, changed: Callable[[], None]) -> WorkerLink:
-        view = WorkerView(address, observer)
+        view = WorkerView(address, pages, observer)
         health = WorkerHealth(address, config.worker_link, observer, arrivals.notify)
         return WorkerLink(address, view, health, config.worker_link, catalogue, observer, changed)
 

@@ -10,7 +10,7 @@ holds the prompt up to there.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gateway.routing.names import KeyNames
@@ -38,10 +38,11 @@ class PageIndex:
     its beginning.
     """
 
-    def __init__(self, max_pages: int) -> None:
+    def __init__(self, max_pages: int, on_forgotten: Callable[[int], None] = lambda pages: None) -> None:
+        """`on_forgotten` is told how many pages there was no room for."""
         self.max_pages = max_pages
         self.names = KeyNames()
-        self.num_forgotten = 0  # pages that there was no room for
+        self._on_forgotten = on_forgotten
         self._pages: OrderedDict[bytes, int] = OrderedDict()
         self._places: list[Counts] = []  # by bit
         self._free: list[int] = []  # numbers of holders that have left
@@ -99,11 +100,14 @@ class PageIndex:
 
     def _forget(self) -> None:
         """Make what is over the bound less."""
-        while len(self._pages) > self.max_pages:
+        too_many = len(self._pages) - self.max_pages
+        if too_many <= 0:
+            return
+        for _ in range(too_many):
             name, mask = self._pages.popitem(last=False)
             for place in _places_of(mask):
                 del self._places[place][name]
-            self.num_forgotten += 1
+        self._on_forgotten(too_many)
 
 
 class Holder:
