@@ -78,6 +78,20 @@ def test_a_state_goes_on_from_the_tokens_it_is_begun_with(constraint: Constraint
         assert np.array_equal(constraint.begin(tokens[:place]).allowed, state.allowed)
 
 
+def test_nothing_begins_with_tokens_behind_which_nothing_may_follow(constraint: Constraint) -> None:
+    tokens = walk(constraint.begin())
+    more, last = True, constraint.begin()
+    for token in tokens:
+        more = last.accept(token)
+    if more:  # an end token may follow, or is all that may
+        assert np.array_equal(constraint.begin(tokens).allowed, last.allowed)
+        return
+    with pytest.raises(ConstraintFailed):
+        constraint.begin(tokens)
+    with pytest.raises(ConstraintFailed):
+        constraint.begin([*tokens, tokens[-1]])
+
+
 def test_a_token_that_is_not_allowed_fails_the_state_and_no_other(constraint: Constraint) -> None:
     broken, sound = constraint.begin(), constraint.begin()
     forbidden = min(set(range(VOCAB_SIZE)) - set(allowed(broken)) - {EOS})

@@ -64,6 +64,15 @@ def test_equals_come_in_the_order_of_arrival(line: WaitingLine) -> None:
     assert orders(line) == [0, 1, 2, 3]
 
 
+def test_whoever_was_begun_elsewhere_comes_before_new_ones_of_its_standing(line: WaitingLine) -> None:
+    line.push(sequence(3))
+    going_on = Sequence(make_request(7, max_new_tokens=4, tenant="a"), 7, 7.0, frozenset(), inherited=[1, 2])
+    line.push(going_on)
+    assert next(line.candidates(0.0, lambda _: True)) is going_on
+    line.start(going_on, 0)
+    line.check()
+
+
 def test_whoever_was_paused_comes_before_new_ones_of_its_standing(line: WaitingLine) -> None:
     line.push(sequence(0))
     line.push(sequence(7, num_pauses=1))

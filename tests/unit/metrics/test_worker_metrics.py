@@ -88,6 +88,21 @@ def test_cached_and_computed_tokens_always_add_up_to_the_prompt(steps: list[tupl
         assert computed_tokens[who] + sum(cached[*who, tier] for tier in ("device", "host", "storage")) == tokens
 
 
+def test_what_goes_on_is_counted_apart_and_in_no_other_count() -> None:
+    metrics = WorkerMetrics("w0")
+    metrics.continued("a", "", Admission(100, Hit(device=50, host=20, storage=5)))
+    metrics.continued("a", "", Admission(10, Hit()))
+    assert samples(metrics.registry, "radixgate_continued_sequences_total") == {("", "a"): 2}
+    assert samples(metrics.registry, "radixgate_continued_tokens_total") == {
+        ("", "device", "a"): 50,
+        ("", "host", "a"): 20,
+        ("", "storage", "a"): 5,
+        ("", "computed", "a"): 35,
+    }
+    for name in ("prompt_tokens_total", "cached_tokens_total", "computed_prompt_tokens_total", "cache_hit_rate"):
+        assert samples(metrics.registry, f"radixgate_{name}") == {}
+
+
 def test_the_hit_rate_is_the_share_of_cached_tokens_over_the_last_minute() -> None:
     clock = Clock()
     metrics = WorkerMetrics("w0", clock=clock)

@@ -117,6 +117,21 @@ def test_spans_are_the_phases_at_the_same_distances() -> None:
     assert {span.context.trace_id for span in sink.spans} == {"4bf92f3577b34da6a3ce929d0e0e4736"}
 
 
+def test_a_span_says_how_much_its_completions_came_with() -> None:
+    sink = Sink()
+    requests = OpenRequests("w", sink)
+    continued = [worker_pb2.ContinuedCompletion(index=index, token_ids=[1] * 4) for index in (0, 2)]
+    message = submit(n=3)
+    message.continued.extend(continued)
+    requests.began((0, 1), message)
+    requests.told(SequenceOutput((0, 1), index=2, finish=FinishReason.STOP, timeline=last(False)))
+    requests.told(SequenceOutput((0, 1), index=0, finish=FinishReason.STOP, timeline=last(True)))
+    assert len(requests) == 0
+    (sequence,) = sink.named("sequence")
+    assert sequence.attributes["radixgate.continued_tokens"] == 8
+    assert sequence.attributes["gen_ai.request.choice.count"] == 2
+
+
 def last(is_last: bool) -> Timeline:
     course = Course(1.0)
     course.ended(2.0)

@@ -7,7 +7,7 @@ from hicache.cache import Hit
 from hicache.keys import Namespace
 from radixgate.v1 import inference_pb2, worker_pb2
 from worker.batch import TokenLogprobs
-from worker.engine.ports import Admission, FinishReason, Request, SequenceId, SequenceOutput
+from worker.engine.ports import Admission, Continued, FinishReason, Request, SequenceId, SequenceOutput
 from worker.errors import Failure, FailureCode
 from worker.grammar.constraints import Choice, JsonSchema, Regex, TextConstraint, field_of
 from worker.rpc import translate
@@ -51,6 +51,26 @@ def test_a_submit_becomes_a_request_in_its_namespace() -> None:
     assert [segment.namespace for segment in request.key.segments] == [Namespace(KEY)]
     assert np.array_equal(request.key.token_ids, [1, 2, 3])
     assert (request.tenant, request.deadline, request.priority) == ("acme", 11.5, 2)
+
+
+def test_completions_that_go_on_arrive_with_their_tokens() -> None:
+    message = submit(
+        sampling=inference_pb2.SamplingParams(max_new_tokens=5, n=3),
+        continued=[
+            worker_pb2.ContinuedCompletion(index=2, token_ids=[7, 8]),
+            worker_pb2.ContinuedCompletion(token_ids=[9]),
+        ],
+    )
+    request = request_from(message, (1, 7), now=0.0)
+
+    assert request.continued == (Continued(2, (7, 8)), Continued(0, (9,)))
+    assert request.num_completions == translate.num_completions(message) == 2
+
+
+def test_without_any_that_goes_on_all_completions_are_to_come() -> None:
+    message = submit(sampling=inference_pb2.SamplingParams(max_new_tokens=5, n=3))
+
+    assert request_from(message, (1, 7), now=0.0).num_completions == translate.num_completions(message) == 3
 
 
 @pytest.mark.parametrize(("sent", "weight"), [(0.0, 1.0), (0.5, 0.5), (3.0, 3.0)])

@@ -73,6 +73,41 @@ def test_a_paused_request_is_not_charged_again() -> None:
     assert turns.level("a") == 150
 
 
+@pytest.mark.parametrize("found", [0, 60, 109])
+def test_what_was_begun_elsewhere_costs_its_rest_and_its_beginning_as_if_it_were_cached(found: int) -> None:
+    turns, sequence = service(), waiting(0, [1] * 100, max_new_tokens=50, inherited=[1] * 10)
+    turns.arrived(sequence)
+    turns.started(sequence, found)
+    assert turns.level("a") == 0.1 * 110 + 40
+    finish(sequence, found, num_outputs=3)
+    turns.settled(sequence)
+    assert turns.level("a") == pytest.approx(0.1 * 110 + 3)
+
+
+def test_one_begun_elsewhere_that_was_cancelled_before_it_had_anything_costs_what_was_done() -> None:
+    turns, sequence = service(), waiting(0, [1] * 100, max_new_tokens=50, inherited=[1] * 10)
+    turns.arrived(sequence)
+    turns.started(sequence, 0)
+    sequence.num_computed = 30
+    turns.settled(sequence)
+    assert turns.level("a") == pytest.approx(0.1 * 30)
+
+
+def test_what_others_put_out_on_average_includes_what_was_begun_elsewhere() -> None:
+    turns = service()
+    for order in range(200):
+        serve(
+            turns,
+            waiting(order, [1], max_new_tokens=100_000, ignore_eos=False, inherited=[1] * 5),
+            num_outputs=3,
+        )
+    before = turns.level("a")
+    new = waiting(200, [1], max_new_tokens=100_000, ignore_eos=False)
+    turns.arrived(new)
+    turns.started(new, 0)
+    assert turns.level("a") - before == pytest.approx(1 + 8, abs=0.1)
+
+
 def test_a_weight_divides_the_cost() -> None:
     turns = service()
     serve(turns, waiting(0, [1] * 90, max_new_tokens=10, weight=4.0), num_outputs=10)

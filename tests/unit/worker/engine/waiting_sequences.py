@@ -22,13 +22,14 @@ def waiting(
     max_new_tokens: int = 4,
     ignore_eos: bool = True,
     arrived_at: float = 0.0,
+    inherited: SequenceOf[int] = (),
 ) -> Sequence:
     """Return a sequence that has arrived and not started."""
     params = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, ignore_eos=ignore_eos)
     request = make_request(
         order, tokens, tenant=tenant, priority=priority, params=params, namespace=namespace_of(tenant)
     )
-    return Sequence(replace(request, weight=weight), order, arrived_at, frozenset())
+    return Sequence(replace(request, weight=weight), order, arrived_at, frozenset(), inherited=inherited)
 
 
 def namespace_of(tenant: str) -> Namespace:
@@ -37,7 +38,7 @@ def namespace_of(tenant: str) -> Namespace:
 
 def finish(sequence: Sequence, cached_tokens: int, num_outputs: int) -> None:
     """Let a sequence have run to its end."""
-    sequence.admission = Admission(sequence.num_prompt, Hit(cached_tokens))
+    sequence.admission = Admission(sequence.num_given, Hit(cached_tokens))
     for _ in range(num_outputs):
         sequence.append(0, 0.0)
 
