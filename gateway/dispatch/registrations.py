@@ -9,6 +9,7 @@ Whoever can write there can have requests sent to an address of its choice, so w
 what does not read as a registration is left out, and said once.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,9 +171,12 @@ def read_registration(worker_id: str, text: str) -> RegisteredWorker:
     if not text:
         raise ValueError(f"there is no document, or one of more than {MAX_BYTES} bytes")
     try:
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
         # What a later version says beyond this one's words is no fault.
-        told = json_format.Parse(text, worker_pb2.WorkerRegistration(), ignore_unknown_fields=True)
-    except (json_format.ParseError, RecursionError) as error:
+        told = json_format.ParseDict(content, worker_pb2.WorkerRegistration(), ignore_unknown_fields=True)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
         raise ValueError(f"is no registration: {str(error)[:200]}") from None
     if told.worker_id != worker_id:
         raise ValueError(f"names another worker, {told.worker_id[:64]!r}")

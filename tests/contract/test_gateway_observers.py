@@ -54,6 +54,16 @@ def test_moves_and_what_workers_are_like_are_told(observer: GatewayObserver) -> 
         observer.breaker_changed("127.0.0.1:1", state)
 
 
+def test_workers_that_come_and_go_are_told(observer: GatewayObserver) -> None:
+    for number in range(2):
+        observer.workers_registered(1, number)
+        observer.worker_joined("127.0.0.1:1")
+        observer.worker_connected("127.0.0.1:1")
+        observer.hit_predicted("127.0.0.1:1", 1, 1, 0)
+        observer.worker_lost("127.0.0.1:1")
+        observer.worker_left("127.0.0.1:1")
+
+
 def test_certificates_and_signing_keys_are_told(observer: GatewayObserver) -> None:
     for _ in range(2):
         observer.certificate_refused("mismatch")

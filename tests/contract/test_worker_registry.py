@@ -219,10 +219,15 @@ async def test_a_worker_ends_without_redis_as_well(redis_url: str, reader: Regis
 async def test_a_user_of_redis_that_may_touch_these_keys_alone_is_enough(
     redis_url: str, client: Redis, reader: Registrations
 ) -> None:
-    rules = ["on", ">secret", "resetkeys", "~{radixgate}:worker*", "-@all", *keys.COMMANDS]
-    await client.execute_command("ACL", "SETUSER", "worker", "reset", *rules)
-    address = redis.connection.parse_url(redis_url)
-    url = f"redis://worker:secret@{address['host']}:{address['port']}/0"
+    await client.acl_setuser(
+        "worker",
+        enabled=True,
+        reset=True,
+        passwords=["+secret"],
+        keys=["{radixgate}:worker*"],
+        commands=["-@all", *keys.COMMANDS],
+    )
+    url = f"redis://worker:secret@127.0.0.1:{urlsplit(redis_url).port}/0"
     try:
         async with registered(url, "one", "one:1") as one:
             await one.renewed()
@@ -233,4 +238,4 @@ async def test_a_user_of_redis_that_may_touch_these_keys_alone_is_enough(
         with redis.Redis.from_url(url) as limited, pytest.raises(redis.exceptions.NoPermissionError):
             limited.get("{radixgate}:extra-key-secret")
     finally:
-        await client.execute_command("ACL", "DELUSER", "worker")
+        await client.acl_deluser("worker")
