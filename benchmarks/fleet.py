@@ -64,7 +64,7 @@ def _parse() -> argparse.Namespace:
     add("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), help="of routing (default all)")
     add("--speed", type=float, default=12.0, help="how many times faster than recorded (default 12)")
     add("--outputs", choices=("one", "recorded"), default="one", help="tokens of each answer (default one)")
-    add("--max-in-flight", type=int, default=256, help="requests at a time; more wait in order (default 256)")
+    add("--max-in-flight", type=int, default=32, help="requests at a time; more wait in order (default 32)")
     add("--requests", type=int, help="of the trace, from its beginning (default all)")
     add("--setting", action="append", default=[], help="A.B=VALUE, of workers and gateways")
     add("--json", type=Path, help="write all figures here")
