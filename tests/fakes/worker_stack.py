@@ -1,7 +1,7 @@
 """A whole worker over real sockets around a model that is a fake, and a gateway's end of a link to it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,8 +61,10 @@ class Gateway:
         adapter: str = "",
         adapter_revision: str = "",
         tenant: str = "acme",
+        continued: Mapping[int, Sequence[int]] | None = None,
         **sampling: Any,
     ) -> None:
+        """`continued` are the tokens of completions that go on, by index."""
         params = {"max_new_tokens": max_new_tokens, "ignore_eos": True, **sampling}
         submit = worker_pb2.Submit(
             sequence_id=sequence_id,
@@ -73,6 +75,10 @@ class Gateway:
             adapter_revision=adapter_revision,
             sampling=inference_pb2.SamplingParams(**params),
             timeout_ms=timeout_ms,
+            continued=[
+                worker_pb2.ContinuedCompletion(index=index, token_ids=token_ids)
+                for index, token_ids in (continued or {}).items()
+            ],
         )
         await self._call.write(worker_pb2.ConnectRequest(submit=submit))
 
