@@ -47,6 +47,17 @@ def test_the_url_of_a_store_may_come_from_a_file(tmp_path: Path) -> None:
     assert config.worker.cache.storage.url == "redis://:a-password@pages:6379/0"
 
 
+def test_the_url_of_the_registry_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text("redis://worker:a-password@redis:6379/0\n", encoding="utf-8")
+    config = config_from(read_tree(None, [], {"RADIXGATE_REGISTRY_URL_FILE": str(file)}))
+    assert config.worker.registry.url == "redis://worker:a-password@redis:6379/0"
+
+
+def test_the_redis_of_gateways_is_no_registry_by_itself() -> None:
+    assert config_from(read_tree(None, ["redis.url=redis://here:1"], {})).worker.registry.url is None
+
+
 def test_a_secret_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"RADIXGATE_ADMIN_TOKEN_FILE: .*missing cannot be read: No such file"):
         read_tree(None, [], {"RADIXGATE_ADMIN_TOKEN_FILE": str(tmp_path / "missing")})

@@ -34,6 +34,12 @@ def test_every_taken_address_is_named_with_its_setting(taken_port: int) -> None:
     assert second == f"cannot listen on {address} (redis.port): address already in use"
 
 
+def test_a_taken_address_of_a_further_worker_is_named_with_that_worker(taken_port: int) -> None:
+    other = config(worker={"worker_id": "worker-1", "metrics_listen": f"127.0.0.1:{taken_port}"})
+    with pytest.raises(AddressTakenError, match=rf"127\.0\.0\.1:{taken_port} \(worker\.metrics_listen of worker-1\)"):
+        check_listeners(config(), [other])
+
+
 def test_the_port_of_our_own_redis_does_not_matter_with_another_one(taken_port: int) -> None:
     check_listeners(config(redis={"port": taken_port, "url": "redis://127.0.0.1:1"}))
 
