@@ -48,6 +48,7 @@ class RunningSequence:
     index: int = 0
     generated: int = 0
     leads: bool = True  # tells what is told once for all completions
+    waits: int = 0  # steps until it begins
 
     @property
     def sequence_id(self) -> int:
@@ -92,6 +93,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.keeps_quiet = False  # about its adapters, which gateways wait for
         self.load = worker_pb2.WorkerLoad(num_slots=4096)  # in every report, with how many run; see `report`
         self.refuses_continued = False
+        self.late = 0  # steps after which the completions behind the first one begin
         self.tells_late = False  # that its adapters have changed: right before it refuses one that is gone
         self.model = worker_pb2.GetModelResponse(
             worker_id=worker_id,
@@ -314,7 +316,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         begun = {each.index: list(each.token_ids) for each in submit.continued}
         sequences = [
             RunningSequence(
-                submit, link, deadline, token_ids + begun.get(index, []), index, len(begun.get(index, [])), place == 0
+                submit,
+                link,
+                deadline,
+                token_ids + begun.get(index, []),
+                index,
+                generated=len(begun.get(index, [])),
+                leads=place == 0,
+                waits=self.late if place else 0,
             )
             for place, index in enumerate(sorted(begun) or range(submit.sampling.n))
         ]
@@ -393,6 +402,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         messages: dict[int, tuple[_Link, worker_pb2.ConnectResponse]] = {}
         load = self._report()
         for sequence in list(self._running):
+            if sequence.waits:
+                sequence.waits -= 1
+                continue
             _, message = messages.setdefault(id(sequence.link), (sequence.link, worker_pb2.ConnectResponse(load=load)))
             output = self._advance(sequence)
             message.outputs.append(output)

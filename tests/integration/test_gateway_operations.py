@@ -20,6 +20,7 @@ from cli.embedded_redis import find_program
 from gateway.app import Addresses, GatewayApp, serve
 from gateway.config import FailoverConfig, RedisConfig, ServerConfig, WorkerLinkConfig
 from radixgate.v1 import admin_pb2, inference_pb2
+from tests.fakes.cable import Cable
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import (
     ADMIN_TOKEN,
@@ -408,46 +409,6 @@ async def test_clients_may_ping_as_often_as_configured_and_not_more(
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
                 await idle
-
-
-class Cable:
-    """A TCP connection to a worker that can be pulled out without anybody being told."""
-
-    def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
-        self._plugged = asyncio.Event()
-        self._plugged.set()
-        self.address = ""
-
-    async def __aenter__(self) -> "Cable":
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._tasks: set[asyncio.Task[None]] = set()
-        return self
-
-    async def __aexit__(self, *reason: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-
-    def pull(self) -> None:
-        self._plugged.clear()
-
-    def plug(self) -> None:
-        self._plugged.set()
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        for pair in ((reader, far_writer), (far_reader, writer)):
-            self._tasks.add(asyncio.create_task(self._carry(*pair)))
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while received := await reader.read(65536):
-                await self._plugged.wait()
-                writer.write(received)
-        writer.close()
 
 
 async def test_a_worker_behind_a_dead_network_is_noticed_and_found_again(redis_url: str, worker: FakeWorker) -> None:
