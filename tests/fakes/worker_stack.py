@@ -61,6 +61,7 @@ class Gateway:
         adapter: str = "",
         adapter_revision: str = "",
         tenant: str = "acme",
+        *,
         continued: Mapping[int, Sequence[int]] | None = None,
         **sampling: Any,
     ) -> None:
