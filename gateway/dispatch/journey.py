@@ -25,11 +25,11 @@ from gateway.dispatch.catalogue import ServedModel
 from gateway.dispatch.explanation import Explanation
 from gateway.dispatch.generation import Generation, submit_message
 from gateway.dispatch.link import WorkerLink
-from gateway.dispatch.placing import Ask, NoPlaceError, Placing, Tried, Why
+from gateway.dispatch.placing import Ask, NoPlaceError, Placing, Tried, Why, come_again_in_s
 from gateway.dispatch.progress import Again, DivergedError, Progress
 from gateway.dispatch.stream import TokenStream
 from gateway.dispatch.verdicts import Fault, Verdict, failed, lost, verdict_on
-from gateway.errors import GatewayError, InternalError, OverloadedError, StreamLostError, UnavailableError
+from gateway.errors import GatewayError, InternalError, StreamLostError, UnavailableError
 from radixgate.v1 import worker_pb2
 
 _log = structlog.get_logger(__name__)
@@ -273,8 +273,8 @@ class Journey:
         cause = verdict.fault.value if verdict.fault is not None else "refused"
         generation = self._order.generation
         self._observer.move_refused(cause, why)
-        if no_place is not None:
-            self._tell_if_shed(no_place.why)
+        if verdict.fault is Fault.OVERLOADED:
+            self._tell_if_shed(Why.OVERLOADED)
         _log.warning(
             "request cannot move",
             request_id=generation.request_id,
@@ -285,14 +285,14 @@ class Journey:
             tokens=self._progress.num_tokens,
             losses=self._record.losses,
         )
-        self.stream.fail(self._last_word(verdict, left.link.address, cause, why, no_place))
+        self.stream.fail(self._last_word(verdict, left.link, cause, why, no_place))
 
     def _last_word(
-        self, verdict: Verdict, worker: str, cause: str, why: str, no_place: NoPlaceError | None
+        self, verdict: Verdict, left: WorkerLink, cause: str, why: str, no_place: NoPlaceError | None
     ) -> GatewayError:
         sent, moves = self._progress.num_tokens, self._record.attempts
         if self._progress.begun and why != "off":
-            return StreamLostError(cause=cause, why=why, worker=worker, sent_tokens=sent, moves=moves)
+            return StreamLostError(cause=cause, why=why, worker=left.address, sent_tokens=sent, moves=moves)
         if no_place is not None and no_place.why in {Why.ADAPTER, Why.OVERLOADED}:
             return no_place.error
         if why == "moves" and self._record.losses >= _SUSPECT_LOSSES:
@@ -302,7 +302,9 @@ class Journey:
             )
         error = verdict.error
         error.metadata.update(why=why, sentTokens=str(sent), moves=str(moves))
-        if no_place is not None and isinstance(error, UnavailableError | OverloadedError):
+        if verdict.fault is Fault.OVERLOADED:
+            error.retry_after_s = come_again_in_s([left])
+        elif no_place is not None and isinstance(error, UnavailableError):
             error.retry_after_s = no_place.error.retry_after_s
         return error
 

@@ -132,7 +132,9 @@ class Placing:
                 raise NoPlaceError(Why.ADAPTER, AdapterChangedError())
         open_to_it = [link for link in links if link.address not in ask.tried.full]
         if not open_to_it:
-            raise NoPlaceError(Why.OVERLOADED, all_are_full(links))
+            full = "every worker's waiting line is full"
+            error = OverloadedError(full, reason="WORKER_OVERLOADED", retry_after_s=come_again_in_s(links))
+            raise NoPlaceError(Why.OVERLOADED, error)
         return open_to_it if ask.begun else self._soon_enough(open_to_it)
 
     def _soon_enough(self, links: list[WorkerLink]) -> list[WorkerLink]:
@@ -166,16 +168,10 @@ class Placing:
         return min((wait for wait in waits if wait > 0), default=None)
 
 
-def all_are_full(links: Sequence[WorkerLink]) -> OverloadedError:
-    """Return what is said where all of these workers have refused a request: with the time until one may take it."""
-    waits = [link.health.expected_wait_s for link in links]
-    known = [wait for wait in waits if wait]
-    retry_after_s = min(known) if known else _RETRY_AFTER_S
-    return OverloadedError(
-        "every worker's waiting line is full",
-        reason="WORKER_OVERLOADED",
-        retry_after_s=min(_LONGEST_RETRY_AFTER_S, retry_after_s * _jitter()),
-    )
+def come_again_in_s(links: Sequence[WorkerLink]) -> float:
+    """Return after which time one of these workers, which have no room now, may have some."""
+    waits = [wait for link in links if (wait := link.health.expected_wait_s)]
+    return min(_LONGEST_RETRY_AFTER_S, min(waits, default=_RETRY_AFTER_S) * _jitter())
 
 
 def _jitter() -> float:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.config import FailoverConfig
+from gateway.config import FailoverConfig, ServerConfig
 from radixgate.v1 import inference_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker, completion
 from tests.fakes.gateway_stack import FOUR, IDS, Completion, Refusal, Stack, gateway, until
@@ -470,7 +470,7 @@ async def test_a_deadline_that_passes_during_a_move_ends_it(redis_url: str) -> N
 
 
 async def test_a_gateway_that_stops_ends_what_is_on_the_move(redis_url: str) -> None:
-    async with fleet(redis_url, 1, failover=PATIENT) as (stack, [worker]):
+    async with fleet(redis_url, 1, failover=PATIENT, server=ServerConfig(drain_s=0.1)) as (stack, [worker]):
         call = stack.call(**LONG)
         await holder([worker])
         await begun(call, worker, 3)
