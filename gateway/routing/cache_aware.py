@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from gateway.routing.accounts import Accounts
 from gateway.routing.index import Holder, PageIndex
 from gateway.routing.names import NameScheme
+from gateway.routing.popularity import Popularity
 from gateway.routing.router import Candidate, Choice, Placement, Reason
-from gateway.routing.score import Cost, Hit, Weights, cost_of, prefill_speeds
+from gateway.routing.score import Cost, Hit, Weights, cost_of, prefill_speeds, price_of
 from gateway.routing.turns import Turns
 
 _MAX_EXPLAINED = 8  # workers, those that cost least
@@ -43,11 +44,14 @@ class CacheAware:
         self._index = index
         self._weights = weights or Weights()
         self._accounts = Accounts(self._weights.balance_half_life_s, self._weights.warm_up_s)
+        self._popularity = Popularity(self._weights.popularity_half_life_s)
         self._turns = Turns()
 
     def choose(self, placement: Placement, candidates: Sequence[Candidate], now: float) -> Choice:
         key, weights = placement.key, self._weights
-        hits = self._hits(placement, candidates)
+        hits, last_page = self._hits(placement, candidates)
+        uses = 1.0 if last_page is None else self._popularity.used(last_page, now)
+        price = price_of(uses, weights)
         speeds = prefill_speeds(candidates, weights.speed_tolerance)
         given_s = self._accounts.seconds(candidates, now)
         mean_s = sum(given_s) / len(given_s)
@@ -57,6 +61,7 @@ class CacheAware:
                 hit,
                 len(key),
                 speed,
+                price=price,
                 excess_s=given - mean_s,
                 adapter=placement.adapter_revision,
                 weights=weights,
@@ -70,9 +75,13 @@ class CacheAware:
         self._accounts.charge(worker, costs[best].compute_s, now)
         return Choice(worker, reason, CostFigures(len(key), [each.worker for each in candidates], costs))
 
-    def _hits(self, placement: Placement, candidates: Sequence[Candidate]) -> list[Hit]:
-        """Return what each has of the prompt. One walk for each way in which they name pages, mostly one in all."""
+    def _hits(self, placement: Placement, candidates: Sequence[Candidate]) -> tuple[list[Hit], bytes | None]:
+        """Return what each has of the prompt, and the name of the last page that any has.
+
+        One walk for each way in which they name pages, mostly one in all.
+        """
         hits = [Hit()] * len(candidates)
+        last_page: bytes | None = None
         by_scheme: dict[NameScheme, list[int]] = {}
         for position, candidate in enumerate(candidates):
             if candidate.pages is not None:
@@ -87,6 +96,8 @@ class CacheAware:
                 if candidate.store is not None:
                     holders[candidate.store.bit] = candidate.store
             depths = dict(zip(holders, self._index.match(names, list(holders.values())), strict=True))
+            deepest = max(depth.held for depth in depths.values())
+            last_page = names[deepest - 1] if deepest else last_page
             for position in positions:
                 candidate = candidates[position]
                 pages = candidate.pages
@@ -97,7 +108,7 @@ class CacheAware:
                     device = pages.tokens(depth.device, placement.key)
                     held = pages.tokens(depth.held, placement.key)
                     hits[position] = Hit(device, held - device, max(0, pages.tokens(stored, placement.key) - held))
-        return hits
+        return hits, last_page
 
     def _reason(self, worker: str, hit: Hit, hits: Sequence[Hit], now: float) -> Reason:
         if len(hits) == 1:

@@ -62,7 +62,7 @@ class ToldExpectation:
         (depth,) = pages.index.match(names, [pages.holder])
         self.tokens = pages.tokens(depth.held, key)
         self._pages = pages
-        self._awaited = pages.holder.expect(names[depth.device :])
+        self._awaited = pages.holder.expect(names)
 
     def admitted(self, cached_tokens: int) -> int:
         return error_of(self.tokens, cached_tokens, self._pages.scheme.page_size)
@@ -83,7 +83,7 @@ class UntoldExpectation:
         self.tokens = pages.tokens(depth.held, key)
         self._pages = pages
         self._key = key
-        self._awaited = pages.holder.expect(self._names[depth.device :])
+        self._awaited = pages.holder.expect(self._names)
         self._generated: dict[int, list[int]] = {}  # by completion
 
     def admitted(self, cached_tokens: int) -> int:

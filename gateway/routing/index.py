@@ -80,11 +80,17 @@ class PageIndex:
                 _note(device_ends, on_device ^ still, walked)
                 on_device = still
             walked += 1
-        for name in reversed(names[:walked]):
-            pages.move_to_end(name)
+        self.touch(names[:walked])
         _note(device_ends, on_device, walked)
         _note(held_ends, held, walked)
         return [Depth(device_ends.get(holder.bit, 0), held_ends.get(holder.bit, 0)) for holder in holders]
+
+    def touch(self, names: Sequence[bytes]) -> None:
+        """These pages of one prompt are in use, its beginning most of all."""
+        pages = self._pages
+        for name in reversed(names):
+            if name in pages:
+                pages.move_to_end(name)
 
     def check(self) -> None:
         """Recompute the invariant from scratch."""
@@ -131,19 +137,7 @@ class Holder:
 
     def add(self, place: int, names: Sequence[bytes]) -> None:
         """A place has these pages once more; in the order of their path."""
-        counts, pages, bit = self._counts[place], self._index._pages, self.bit << place
-        for name in reversed(names):
-            count = counts.get(name)
-            if count is None:
-                counts[name] = 1
-                mask = pages.get(name)
-                if mask is None:
-                    pages[name] = bit
-                    continue
-                pages[name] = mask | bit
-            else:
-                counts[name] = count + 1
-            pages.move_to_end(name)
+        self._add(place, names)
         self._index._forget()
 
     def remove(self, place: int, names: Iterable[bytes]) -> None:
@@ -167,10 +161,12 @@ class Holder:
         self._index._forget()
 
     def expect(self, names: Sequence[bytes]) -> list[bytes]:
-        """These pages are about to be on the device. Returns those that are not there yet."""
+        """The pages of a prompt are about to be on the device. Returns those that are not there yet."""
         on_device = self._counts[DEVICE]
         missing = [name for name in names if name not in on_device]
-        self.add(EXPECTED, missing)
+        self._add(EXPECTED, missing)
+        self._index.touch(names)
+        self._index._forget()
         return missing
 
     def withdraw(self, names: Iterable[bytes]) -> None:
@@ -200,6 +196,21 @@ class Holder:
         """There is no such holder any more."""
         self.clear()
         self._index._free.append(self._number)
+
+    def _add(self, place: int, names: Sequence[bytes]) -> None:
+        counts, pages, bit = self._counts[place], self._index._pages, self.bit << place
+        for name in reversed(names):
+            count = counts.get(name)
+            if count is None:
+                counts[name] = 1
+                mask = pages.get(name)
+                if mask is None:
+                    pages[name] = bit
+                    continue
+                pages[name] = mask | bit
+            else:
+                counts[name] = count + 1
+            pages.move_to_end(name)
 
     def _drop(self, place: int, name: bytes) -> None:
         del self._counts[place][name]

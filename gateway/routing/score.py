@@ -22,6 +22,7 @@ class Weights:
     # conversation whenever its worker is busier than another by what it has cached; at 40 % load that doubles what
     # is computed. The others wait for it too, and what it evicts is computed again.
     compute_price: float = 4.0
+    popularity_half_life_s: float = 60.0
     # Cost of a second of work above the mean of all workers, of what they were given lately. Small: it outweighs
     # the beginning that all prompts share after a few requests, and a long conversation after many.
     balance_price: float = 0.1
@@ -36,6 +37,14 @@ class Weights:
     # Measured speeds that differ less than this are one: noise must not look like a worker that is worth avoiding.
     speed_tolerance: float = 0.25
     warm_up_s: float = 60.0
+
+
+def price_of(uses: float, weights: Weights) -> float:
+    """Return what a second of computing costs for a prompt whose beginning that many requests have had lately.
+
+    What is paid above its time is for a copy that is in the way of others. Who come for it later share that.
+    """
+    return 1.0 + (weights.compute_price - 1.0) / max(1.0, uses)
 
 
 class Hit(NamedTuple):
@@ -82,9 +91,19 @@ def prefill_speeds(candidates: Sequence[Candidate], tolerance: float) -> list[fl
 
 
 def cost_of(
-    candidate: Candidate, hit: Hit, prompt_tokens: int, speed: float, *, excess_s: float, adapter: str, weights: Weights
+    candidate: Candidate,
+    hit: Hit,
+    prompt_tokens: int,
+    speed: float,
+    *,
+    price: float,
+    excess_s: float,
+    adapter: str,
+    weights: Weights,
 ) -> Cost:
-    """Return what a prompt costs at a worker of that speed. `excess_s` is its work above the mean of all."""
+    """Return what a prompt costs at a worker of that speed: `price` for each second of computing; `excess_s` is the
+    worker's work above the mean of all.
+    """
     wait_s = candidate.pending_tokens / speed
     compute_s = max(0, prompt_tokens - sum(hit)) / speed
     # What takes longer to bring than to compute is computed.
@@ -93,5 +112,5 @@ def cost_of(
     adapter_s = weights.adapter_s if adapter and adapter not in candidate.resident_adapters else 0.0
     crowd_s = candidate.sequences * weights.crowd_tokens / speed
     balance_s = weights.balance_price * excess_s
-    total_s = wait_s + weights.compute_price * compute_s + load_s + fetch_s + adapter_s + crowd_s + balance_s
+    total_s = wait_s + price * compute_s + load_s + fetch_s + adapter_s + crowd_s + balance_s
     return Cost(hit, wait_s, compute_s, load_s, fetch_s, adapter_s, crowd_s, balance_s, total_s)
