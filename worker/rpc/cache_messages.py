@@ -10,9 +10,6 @@ from radixgate.v1 import worker_pb2
 MAX_PART_BYTES: Final = 256 << 10
 """Of names and namespaces in one part of a snapshot."""
 
-_PIECE_BYTES: Final = PAGE_HASH_BYTES << 12
-"""Of names in one entry of a part: a namespace that has more has several."""
-
 _TIERS: Final[dict[ToldTier, worker_pb2.CacheTier.ValueType]] = {
     "device": worker_pb2.CACHE_TIER_DEVICE,
     "host": worker_pb2.CACHE_TIER_HOST,
@@ -41,26 +38,29 @@ def digest_message(digest: CacheDigest) -> worker_pb2.CacheDigest:
     )
 
 
-def snapshot_messages(snapshot: Snapshot) -> list[worker_pb2.CacheSnapshot]:
-    """Return the parts of a snapshot, of at most MAX_PART_BYTES of names and namespaces each. There is at least one."""
+def snapshot_messages(snapshot: Snapshot, max_part_bytes: int = MAX_PART_BYTES) -> list[worker_pb2.CacheSnapshot]:
+    """Return the parts of a snapshot, of at most `max_part_bytes` of names and namespaces each. There is at least one.
+
+    A namespace that has much has several entries.
+    """
     parts = [worker_pb2.CacheSnapshot(seq=snapshot.seq)]
-    room = MAX_PART_BYTES
+    room = max_part_bytes
     for holding in snapshot.holdings:
-        for piece in _pieces(holding):
+        for piece in _pieces(holding, max_part_bytes // 4 // PAGE_HASH_BYTES * PAGE_HASH_BYTES):
             num_bytes = piece.ByteSize()
             if num_bytes > room:
                 parts.append(worker_pb2.CacheSnapshot(seq=snapshot.seq, part=len(parts)))
-                room = MAX_PART_BYTES
+                room = max_part_bytes
             room -= num_bytes
             parts[-1].holdings.append(piece)
     parts[-1].last = True
     return parts
 
 
-def _pieces(holding: Holding) -> Iterator[worker_pb2.CacheHolding]:
+def _pieces(holding: Holding, max_bytes: int) -> Iterator[worker_pb2.CacheHolding]:
     tier, namespace = _TIERS[holding.tier], _namespace_message(holding.namespace)
-    for start in range(0, len(holding.packed), _PIECE_BYTES):
-        names = holding.packed[start : start + _PIECE_BYTES]
+    for start in range(0, len(holding.packed), max_bytes):
+        names = holding.packed[start : start + max_bytes]
         yield worker_pb2.CacheHolding(tier=tier, namespace=namespace, names=names)
 
 

@@ -44,10 +44,14 @@ class NullFeedObserver:
 
 
 class CacheOutbox:
-    """Invariant: at most MAX_EVENTS events with MAX_NAME_BYTES of names wait, and the parts of one snapshot."""
+    """Invariant: at most `max_events` events with `max_name_bytes` of names wait, and the parts of one snapshot."""
 
-    def __init__(self, observer: FeedObserver) -> None:
+    def __init__(
+        self, observer: FeedObserver, *, max_events: int = MAX_EVENTS, max_name_bytes: int = MAX_NAME_BYTES
+    ) -> None:
         self._observer = observer
+        self._max_events = max_events
+        self._max_name_bytes = max_name_bytes
         self._parts: deque[worker_pb2.CacheSnapshot] = deque()
         self._events: list[worker_pb2.CacheEvent] = []
         self._name_bytes = 0
@@ -98,4 +102,6 @@ class CacheOutbox:
         self._told_seq = self._digest.seq
 
     def _fits(self, num_events: int, num_bytes: int) -> bool:
-        return len(self._events) + num_events <= MAX_EVENTS and self._name_bytes + num_bytes <= MAX_NAME_BYTES
+        return (
+            len(self._events) + num_events <= self._max_events and self._name_bytes + num_bytes <= self._max_name_bytes
+        )
