@@ -42,8 +42,8 @@ test: install ## Run the full test suite
 	$(BIN)/python -m pytest -m "alone and not (live or image)" $(ARGS) || { s=$$?; [ $$s -eq 5 ] || status=$$s; }; \
 	exit $$status
 
-test-live: install tools ## Watch the product under load with Prometheus and Chromium; do what the pages say (some minutes)
-	$(BIN)/python -m pytest -m live tests/deploy tests/docs $(ARGS)
+test-live: install tools ## Watch the product under load with Prometheus and Chromium; do what the pages say; lose members (some minutes)
+	$(BIN)/python -m pytest -m live tests/deploy tests/docs tests/e2e $(ARGS)
 
 test-images: install tools ## Build a container image and run it (some minutes, as root)
 	$(BIN)/python -m pytest -m image --timeout 1800 tests/deploy $(ARGS)

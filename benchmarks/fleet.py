@@ -131,9 +131,8 @@ def _cpu(of: str) -> Callable[[dict[str, Any]], str]:
 _CELLS: dict[str, Callable[[dict[str, Any]], str]] = {
     "hit rate": lambda row: f"{row['hit_rate']:.2%}",
     "computed tokens, max/mean": lambda row: f"{row['computed_max_to_mean']:.3f}",
-    "tokens predicted wrong": lambda row: (
-        f"{sum(row['mispredicted_tokens'].values()) / max(1, row['prompt_tokens']):.2%}"
-    ),
+    "hits predicted right": lambda row: f"{row['predictions_right']:.2%}",
+    "digests that differ": lambda row: f"{row['gateways_told']['digests_differ']:.0f}",
     "errors": lambda row: str(row["errors"]),
     "wall, s": lambda row: f"{row['wall_s']:.0f}",
     "late at most, s": lambda row: f"{row['late_s']:.2f}",

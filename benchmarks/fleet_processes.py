@@ -51,8 +51,8 @@ class Member:
         set_at(self._settings, path, value)
 
     def start(self) -> None:
-        """Start the process and return at once."""
-        assert self._child is None, f"{self.name} runs already"
+        """Start the process and return at once. One that has died starts anew."""
+        assert not self.runs, f"{self.name} runs already"
         self._ready_file.unlink(missing_ok=True)
         self._child = Child.start(
             self._command, self._arguments, self._settings, self._ready_file,

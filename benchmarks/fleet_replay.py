@@ -14,6 +14,17 @@ from cli.replay.trace import Trace, TraceRequest
 
 TIERS = ("device", "host", "storage")
 _MOST_ERRORS = 5
+_PREDICTIONS = "radixgate_gateway_predictions_total"
+_DIGESTS = "radixgate_gateway_cache_digests_total"
+_TOLD = {
+    "predicted_right": (_PREDICTIONS, {"outcome": "right"}),  # requests, as are the next two
+    "predicted_over": (_PREDICTIONS, {"outcome": "over"}),
+    "predicted_under": (_PREDICTIONS, {"outcome": "under"}),
+    "digests_agree": (_DIGESTS, {"outcome": "agrees"}),
+    "digests_differ": (_DIGESTS, {"outcome": "differs"}),
+    "event_gaps": ("radixgate_gateway_cache_event_gaps_total", {}),
+    "moves": ("radixgate_gateway_moves_total", {}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,7 @@ class Spent:
     prompt_tokens: tuple[float, ...]  # by worker, as are the next two
     computed_tokens: tuple[float, ...]
     cached: tuple[dict[str, float], ...]
-    predicted: tuple[float, float, float]  # tokens: predicted, over, under
+    told: dict[str, float]  # what gateways counted of their choices, by the names of `_TOLD`
 
     @classmethod
     def now(cls, fleet: Fleet) -> "Spent":
@@ -135,17 +146,11 @@ class Spent:
                     for page in of_workers
                 ]
             ),
-            predicted=_predicted(of_gateways),
+            told={
+                name: sum(total_of(page, metric, **labels) for page in of_gateways)
+                for name, (metric, labels) in _TOLD.items()
+            },
         )
-
-
-def _predicted(pages: Sequence[str]) -> tuple[float, float, float]:
-    missed = "radixgate_gateway_mispredicted_tokens_total"
-    return (
-        sum(total_of(page, "radixgate_gateway_predicted_cached_tokens_total") for page in pages),
-        sum(total_of(page, missed, direction="over") for page in pages),
-        sum(total_of(page, missed, direction="under") for page in pages),
-    )
 
 
 class AccountsDifferError(RuntimeError):
@@ -165,7 +170,7 @@ def figures(replayed: Replayed, before: Spent, after: Spent) -> dict[str, Any]:
             f"clients were told of {replayed.prompt_tokens} prompt tokens, {replayed.cached} of them cached; workers "
             f"counted {prompts:.0f} and {cached}"
         )
-    predicted, over, under = (now - then for then, now in zip(before.predicted, after.predicted, strict=True))
+    told = {name: after.told[name] - before.told[name] for name in _TOLD}
     requests = max(1, replayed.requests)
     cpu = {
         "gateways": after.gateways_s - before.gateways_s,
@@ -183,8 +188,8 @@ def figures(replayed: Replayed, before: Spent, after: Spent) -> dict[str, Any]:
         "cached_tokens": replayed.cached,
         "computed_by_worker": computed,
         "computed_max_to_mean": max(computed) / max(1e-9, sum(computed) / len(computed)),
-        "predicted_tokens": predicted,
-        "mispredicted_tokens": {"over": over, "under": under},
+        "predictions_right": told["predicted_right"] / max(1, sum(told[name] for name in _TOLD if "predicted" in name)),
+        "gateways_told": told,
         "wall_s": replayed.wall_s,
         "requests_per_s": replayed.requests / max(1e-9, replayed.wall_s),
         "late_s": replayed.late_s,

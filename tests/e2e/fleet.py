@@ -15,6 +15,7 @@ from radixgate.v1 import inference_pb2
 __all__ = ["Fleet", "FleetPlan", "Load", "Member", "Outcome", "client_of", "prompt", "request", "running_fleet"]
 
 STREAM_TIMEOUT_S = 90.0
+AT_TOKEN = 10  # something is done to a fleet
 
 
 def prompt(number: int, num_tokens: int = 120) -> list[int]:
@@ -70,6 +71,40 @@ async def streams_with(
         if done is not None:
             await done
         return list(await asyncio.gather(*tasks))
+
+
+async def undisturbed(fleet: Fleet, requests: Sequence[inference_pb2.GenerateRequest]) -> list[Outcome]:
+    """Return what comes of requests when nothing happens; another tenant's, so that nobody hits what these leave."""
+    async with client_of(fleet, "undisturbed") as client:
+        return await client.ask_all(requests)
+
+
+def assert_as_undisturbed(outcomes: Sequence[Outcome], reference: Sequence[Outcome]) -> None:
+    assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+    for outcome, same in zip(outcomes, reference, strict=True):
+        assert (outcome.token_ids, outcome.texts) == (same.token_ids, same.texts)
+        assert outcome.logprobs == same.logprobs
+        assert outcome.usage is not None
+        assert same.usage is not None
+        assert outcome.usage.prompt_tokens == same.usage.prompt_tokens
+        assert outcome.usage.completion_tokens == same.usage.completion_tokens == outcome.num_tokens
+        assert outcome.cached + outcome.usage.computed_prompt_tokens == outcome.usage.prompt_tokens
+
+
+async def streams_while(
+    fleet: Fleet, requests: Sequence[inference_pb2.GenerateRequest], then: Callable[[], Awaitable[None] | None]
+) -> None:
+    """Do something to the fleet at token 10 of all requests: some have to move, and they must not notice."""
+    reference = await undisturbed(fleet, requests)
+    moved = moves(fleet)
+    async with client_of(fleet) as client:
+        assert_as_undisturbed(await streams_with(client, requests, AT_TOKEN, then), reference)
+    assert moves(fleet) > moved
+
+
+def moves(fleet: Fleet) -> float:
+    """Return how often a request has gone on at another worker."""
+    return sum(gateway.total("radixgate_gateway_moves_total") for gateway in fleet.gateways if gateway.runs)
 
 
 def held_by(worker: Member) -> int:

@@ -1,4 +1,4 @@
-"""A fleet of simulated workers answers, says that it simulates, counts, drains, and leaves nothing behind."""
+"""A fleet of simulated workers answers, says that it simulates, counts, loses a worker, drains, and leaves nothing."""
 
 import asyncio
 import json
@@ -18,6 +18,7 @@ from tests.e2e.fleet import (
     left_behind,
     request,
     running_fleet,
+    streams_while,
     streams_with,
 )
 from tests.processes import wait_until
@@ -30,7 +31,9 @@ SLOTS = 1 << 20
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    settings = [f"worker.cache.num_slots={SLOTS}", "worker.drain_s=60"]
+    # Steps so slow that streams last while something is done to them, also on a busy machine.
+    paced = ["worker.simulation.step_s=0.012", "worker.engine.max_running=64", "worker.drain_s=60"]
+    settings = [f"worker.cache.num_slots={SLOTS}", *paced]
     with running_fleet(tmp_path_factory.mktemp("fleet"), FleetPlan(2, 1, settings)) as running:
         yield running
         pids = [member.pid for member in (*running.workers, *running.gateways)] + [running.redis.pid]
@@ -104,6 +107,13 @@ async def test_an_adapter_of_any_model_is_taken_and_answers_otherwise(fleet: Fle
         answers = [await client.ask(plain), await client.ask(with_adapter)]
     assert all(complete(answer, 20) for answer in answers)
     assert answers[0].token_ids != answers[1].token_ids
+
+
+async def test_a_worker_that_is_killed_at_token_10_of_40_streams_is_not_noticed(fleet: Fleet) -> None:
+    await streams_while(fleet, [request(number, 200) for number in range(60, 100)], fleet.workers[1].kill)
+    fleet.workers[1].start()
+    await asyncio.to_thread(fleet.workers[1].wait_until_ready)
+    await asyncio.to_thread(fleet.wait_until_connected)
 
 
 async def test_a_worker_that_is_told_to_end_drains_and_comes_back(fleet: Fleet) -> None:
