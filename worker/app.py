@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import secrets
 import signal
 import time
