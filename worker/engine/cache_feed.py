@@ -10,17 +10,17 @@ class CacheFeed:
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._told: int | None = None  # the event up to which all is told
+        self._told: int | None = None  # the event up to which all is told; None: nothing, not even that there is none
 
     def take(self) -> CacheNews | None:
-        """Return what has happened since the last call; None: nothing. The first time, what there is.
+        """Return what has happened since the last call; None: nothing. The first time, since the log began.
 
         Where more has happened than the log keeps there are no events, and who reads sees a gap.
         """
         log = self._cache.events
         if log is None or log.seq == self._told:
             return None
-        events = () if self._told is None else log.since(self._told) or ()
+        events = log.since(self._told or 0) or ()
         self._told = log.seq
         return CacheNews(tuple(events), log.digest())
 

@@ -31,6 +31,10 @@ _FLOOD_STEPS = 4
 """A tenant with prompts for more steps than this floods the worker."""
 
 
+_LOOKS_AT_BACKLOG = 8
+"""Of how many sequences that wait a step looks up what they would find: for those who are told what is pending."""
+
+
 class Scheduler:
     """Owns the waiting line, the running sequences and their leases.
 
@@ -120,6 +124,7 @@ class Scheduler:
         front = self._line.front()
         catching_up = self._continue_running(draft, front, now)
         self._start_waiting(draft, front, now)
+        self._look_at_backlog()
         self._use_rest(catching_up, draft, now)
         return draft.step()
 
@@ -316,9 +321,7 @@ class Scheduler:
             hit = self._hits.of(sequence)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
             if self._in_flight.follow(sequence, hit.device):
-                self._backlog.waits(sequence, max(hit.total, self._in_flight.awaited_tokens(sequence)))
                 continue
-            self._backlog.waits(sequence, hit.total)
             num_slots = self._slots.lacking(sequence, hit.device)
             # Who is first and finds no room is overtaken by others now and then, not for ever.
             if (
@@ -370,6 +373,14 @@ class Scheduler:
 
     def _shares(self, front: Mapping[str, Front]) -> Shares:
         return Shares(self._running, front, self._config.max_running, self._cache.num_slots)
+
+    def _look_at_backlog(self) -> None:
+        """See for a few of those that wait what they would find by now."""
+        for _ in range(min(len(self._backlog), _LOOKS_AT_BACKLOG)):
+            sequence = self._backlog.next_to_look_at()
+            assert sequence is not None
+            found = max(self._hits.of(sequence).total, self._in_flight.awaited_tokens(sequence))
+            self._backlog.waits(sequence, found)
 
     def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
         if self._in_flight.is_following(sequence):

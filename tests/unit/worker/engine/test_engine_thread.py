@@ -9,8 +9,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from hicache.cache import Holdings
-from hicache.events import Snapshot
+from hicache.cache import Holdings, PrefixCache
+from hicache.events import CacheDigest, EventLog, Snapshot
+from hicache.radix.naming import PageNames
 from tests.unit.worker.engine.harness import TENANT_A, Recorder, Rig, answer, make_request, prompt
 from worker.batch import AsyncExecutor, Executor
 from worker.config import EngineConfig
@@ -368,3 +369,76 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
         assert thread.describe_cache(answers.put)
         gate.open.set()
     assert isinstance(answers.get(timeout=DEADLINE_S), CacheContents)
+
+
+# The cache, as it is told
+
+
+def logged_rig() -> Rig:
+    """A rig whose cache tells of pages of four tokens."""
+    return Rig(
+        clock=time.monotonic,
+        cache=lambda executor: PrefixCache(10_000, events=EventLog(PageNames(4, b"seed"))),
+    )
+
+
+def test_what_a_step_changes_in_the_cache_is_told_with_its_digest_in_order() -> None:
+    rig, consumer = logged_rig(), Consumer()
+    with running(rig, consumer) as thread:
+        for number in range(3):
+            thread.submit(make_request(number, prompt(40, number)))
+        consumer.wait_for_end(0, 1, 2)
+    told = [news for news in consumer.cache if isinstance(news, CacheNews)]
+    events = [event for news in told for event in news.events]
+    log = rig.cache.events
+    assert log is not None
+    assert [event.seq for event in events] == list(range(1, log.seq + 1))
+    assert (told[0].events, told[0].digest) == ((), CacheDigest())
+    assert all(news.digest.seq == news.events[-1].seq for news in told[1:])
+    assert told[-1].digest == log.digest() == rig.cache.snapshot().digest()
+
+
+def test_what_changes_while_there_is_nothing_to_compute_is_told_too() -> None:
+    rig, consumer = logged_rig(), Consumer()
+    with running(rig, consumer) as thread:
+        thread.submit(make_request(0, prompt(40)))
+        consumer.wait_for_end(0)
+        assert thread.drop_cache([TENANT_A], lambda _: None)
+        consumer.wait_for(lambda: last_digest(consumer).device.num_pages == 0)
+        consumer.wait_for(lambda: consumer.loads[-1].free_slots == rig.cache.num_slots)
+
+
+def test_a_snapshot_comes_behind_the_events_that_it_knows_of_and_before_later_ones() -> None:
+    rig, consumer = logged_rig(), Consumer()
+
+    def came(snapshot: Snapshot | None) -> None:
+        assert snapshot is not None
+        with consumer.changed:
+            consumer.cache.append(snapshot)
+            consumer.changed.notify_all()
+
+    with running(rig, consumer) as thread:
+        for number in range(8):
+            thread.submit(make_request(number, prompt(40, number), max_new_tokens=9))
+            assert thread.snapshot_cache(came)
+        consumer.wait_for_end(*range(8))
+        consumer.wait_for(lambda: sum(isinstance(each, Snapshot) for each in consumer.cache) == 8)
+    digest = CacheDigest()
+    for each in consumer.cache:
+        if isinstance(each, CacheNews):
+            digest = each.digest
+        else:
+            assert each.digest() == digest
+
+
+def test_a_cache_that_keeps_no_log_has_no_snapshot_to_tell() -> None:
+    answers: SimpleQueue[Snapshot | None] = SimpleQueue()
+    with running(timed_rig(), Consumer()) as thread:
+        assert thread.snapshot_cache(answers.put)
+        assert answers.get(timeout=DEADLINE_S) is None
+    assert not thread.snapshot_cache(answers.put)
+
+
+def last_digest(consumer: Consumer) -> CacheDigest:
+    told = [each.digest for each in consumer.cache if isinstance(each, CacheNews)]
+    return told[-1] if told else CacheDigest()
