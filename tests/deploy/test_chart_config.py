@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from cli.config import Config, config_from, read_tree
 from tests.deploy.chart import HELMS, PROFILES, component, config_of, config_text, render, workloads
+from worker.registry.entry import check_registry
 
 SECRETS = {
     "RADIXGATE_ADMIN_TOKEN": "a-token-that-is-long-enough",
@@ -16,7 +18,8 @@ SECRETS = {
     "RADIXGATE_REDIS_URL": "redis://:password@redis:6379/0",
 }
 PAGES = {"RADIXGATE_STORAGE_URL": "redis://:password@pages:6379/0"}
-POD_NAME = 'worker.worker_id="2024-10-10"'  # of a release that is named like a date
+REGISTRY = {"RADIXGATE_REGISTRY_URL": "redis://worker:password@redis:6379/0"}
+POD_NAME = "2024-10-10"  # of a release that is named like a date
 
 
 def checked(objects: Any, workload: Any, folder: Path) -> Config:
@@ -25,8 +28,13 @@ def checked(objects: Any, workload: Any, folder: Path) -> Config:
     file.write_text(config_text(objects, workload))
     if component(workload) == "gateway":
         return config_from(read_tree(file, [], SECRETS))
-    pages = PAGES if "RADIXGATE_STORAGE_URL_FILE" in str(workload["spec"]) else {}
-    return config_from(read_tree(file, [POD_NAME], pages))
+    secrets: dict[str, str] = {}
+    for known in (PAGES, REGISTRY):
+        secrets |= {name: url for name, url in known.items() if f"{name}_FILE" in str(workload["spec"])}
+    [container] = workload["spec"]["template"]["spec"]["containers"]
+    arguments = [each.replace("$(POD_NAME)", POD_NAME) for each in container["args"]]
+    assignments = [each for before, each in pairwise(arguments) if before == "--set"]
+    return config_from(read_tree(file, assignments, secrets))
 
 
 @pytest.mark.parametrize("helm", HELMS)
@@ -39,9 +47,13 @@ def test_the_processes_take_what_is_rendered(helm: str, profile: str, tmp_path: 
         if component(workload) == "worker":
             assert config.worker.worker_id == "2024-10-10"
             assert config.worker.listen == "0.0.0.0:50061"
+            assert config.worker.registry.url == REGISTRY["RADIXGATE_REGISTRY_URL"]
+            assert config.worker.registry.advertise == "2024-10-10.rel-radixgate-workers.inference.svc:50061"
+            check_registry(config.worker)
         else:
             assert config.gateway.admin_token == SECRETS["RADIXGATE_ADMIN_TOKEN"]
             assert config.gateway.http.listen == "0.0.0.0:8000"
+            assert config.gateway.discovery.source == "redis"
 
 
 def test_a_pools_values_arrive_at_its_workers(tmp_path: Path) -> None:
@@ -66,6 +78,32 @@ def test_a_stores_url_comes_from_its_secret(tmp_path: Path) -> None:
     storage = checked(objects, workload, tmp_path).worker.cache.storage
     assert storage.url == PAGES["RADIXGATE_STORAGE_URL"]
     assert storage.max_bytes == (100 << 30) * 8 // 10
+
+
+def test_without_the_registry_gateways_have_a_list_and_workers_nothing_of_redis(tmp_path: Path) -> None:
+    sets = ("registry.enabled=false", "workers.a.replicas=2", 'gateway.extraWorkers=["gpu-7.example:50071"]')
+    objects = render("helm4", sets=sets)
+    [gateway] = workloads(objects, "gateway")
+    config = checked(objects, gateway, tmp_path).gateway
+    pool = [f"rel-radixgate-worker-a-{number}.rel-radixgate-workers.inference.svc:50061" for number in range(2)]
+    assert config.discovery.source == "static"
+    assert list(config.workers) == [*pool, "gpu-7.example:50071"]
+    [worker] = workloads(objects, "worker")
+    assert checked(objects, worker, tmp_path).worker.registry.url is None
+
+
+def test_workers_of_others_are_beside_those_that_register(tmp_path: Path) -> None:
+    objects = render("helm4", sets=('gateway.extraWorkers=["gpu-7.example:50071"]',))
+    [gateway] = workloads(objects, "gateway")
+    assert checked(objects, gateway, tmp_path).gateway.discovery.extra_workers == ("gpu-7.example:50071",)
+
+
+def test_a_drain_of_workers_arrives_at_them_and_in_their_grace_period(tmp_path: Path) -> None:
+    sets = ("workers.a.drainSeconds=90.5", "workers.a.preStopSeconds=5", "workers.a.stopMarginSeconds=40")
+    objects = render("helm4", sets=sets)
+    [worker] = workloads(objects, "worker")
+    assert checked(objects, worker, tmp_path).worker.drain_s == 90.5
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 5 + 91 + 40
 
 
 def test_what_is_passed_on_arrives_at_gateways(tmp_path: Path) -> None:
@@ -132,9 +170,8 @@ def test_what_neither_toml_nor_yaml_takes_as_it_is_survives_as_well() -> None:
 
 
 def test_workers_take_pools_and_adapters_of_no_size(tmp_path: Path) -> None:
-    objects = render(
-        "helm4", sets=("workers.a.memory.adapters=0", "workers.a.memory.hostPool=0", "workers.a.replicas=0")
-    )
+    nothing = ("workers.a.memory.adapters=0", "workers.a.memory.hostPool=0", "workers.a.replicas=0")
+    objects = render("helm4", sets=("registry.enabled=false", *nothing))
     for workload in workloads(objects, "gateway", "worker"):
         config = checked(objects, workload, tmp_path)
         assert not config.gateway.workers or component(workload) == "worker"

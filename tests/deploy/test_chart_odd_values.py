@@ -144,8 +144,8 @@ def test_the_way_to_a_collector_is_open_on_its_port_alone(host: str) -> None:
 @pytest.mark.parametrize("release", ["rel", "a" * 40, "a" * 53])
 def test_what_keda_asks_for_are_the_pods_of_the_deployment(release: str) -> None:
     objects = render("helm4", "gpu", release=release)
-    [scaler] = of_kind(objects, "ScaledObject")
     [gateway] = workloads(objects, "gateway")
+    scaler = named(objects, "ScaledObject", gateway["metadata"]["name"])
     query = scaler["spec"]["triggers"][0]["metadata"]["query"]
     [pattern] = re.findall(r'pod=~"(.*)"}', query)
     # The API server cuts what it generates names from.
@@ -153,6 +153,19 @@ def test_what_keda_asks_for_are_the_pods_of_the_deployment(release: str) -> None
     assert re.fullmatch(pattern, f"{replica_set}-"[:58] + "x2k9z")
     assert not re.fullmatch(pattern, f"other-{replica_set}-x2k9z")
     assert 'namespace="inference"' in query
+
+
+@pytest.mark.parametrize("release", ["rel", "a" * 53])
+def test_what_keda_asks_for_are_the_workers_of_the_pool(release: str) -> None:
+    objects = render("helm4", "gpu", release=release)
+    [worker] = workloads(objects, "worker")
+    scaler = named(objects, "ScaledObject", worker["metadata"]["name"])
+    for trigger in scaler["spec"]["triggers"]:
+        query = trigger["metadata"]["query"]
+        [pattern] = re.findall(r'pod=~"(.*)"}', query)
+        assert re.fullmatch(pattern, f"{worker['metadata']['name']}-11")
+        assert not re.fullmatch(pattern, f"other-{worker['metadata']['name']}-11")
+        assert 'namespace="inference"' in query
 
 
 def test_the_test_asks_for_a_model_that_runs() -> None:
@@ -193,7 +206,8 @@ def test_variables_and_volumes_of_ones_own_join_those_of_the_chart() -> None:
 
 def test_a_domain_of_the_cluster_is_in_every_address() -> None:
     objects = render("helm4", "cpu-demo", sets=('clusterDomain="corp.example"',))
-    config = named(objects, "ConfigMap", "rel-radixgate-gateway")["data"]["radixgate.toml"]
+    [worker] = workloads(objects, "worker")
     [pod] = of_kind(objects, "Pod")
-    for text in (config, str(container_of(pod)["args"])):
+    for container in (container_of(worker["spec"]["template"]), container_of(pod)):
+        text = str(container["args"])
         assert ".inference.svc.corp.example:" in text

@@ -19,6 +19,7 @@ from tests.deploy.chart import Manifest, named, of_kind, render, workloads
 from tests.deploy.chart_pod import Pod, grpc_answers, http_answers, listening, own_address, pod_on_disk
 from tests.fakes.authority import Authority
 from tests.processes import wait_until
+from worker.registry.keys import ENTRY
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -52,7 +53,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     folder, host = tmp_path_factory.mktemp("pods"), own_address()
     objects = render("helm4", "cpu-demo", sets=(*SMALL, f'bindHost="{host}"'))
     replaced = {
-        "rel-radixgate-worker-demo-0.rel-radixgate-workers.inference.svc": host,
+        "$(POD_NAME).rel-radixgate-workers.inference.svc": host,
         "rel-radixgate-redis.inference.svc": host,
         "rel-radixgate-gateway.inference.svc": host,
         "bind * -::*": f"bind {host}",
@@ -114,22 +115,40 @@ def test_the_server_of_tenants_keeps_what_it_has_and_asks_for_the_password(deplo
 
 def test_a_password_of_ones_own_may_have_quotes_and_backslashes(tmp_path: Path) -> None:
     host, password = own_address().rpartition(".")[0] + ".253", "a\"b\\c $d 'e"
-    objects = render("helm4", "cpu-demo", sets=('redis.existingSecret="own"',))
+    objects = render("helm4", "cpu-demo", sets=('redis.existingSecret="own"', 'registry.existingSecret="workers"'))
     [workload] = workloads(objects, "redis")
     replaced = {"bind * -::*": f"bind {host}", "-h 127.0.0.1": f"-h {host}"}
-    extra = {"own": {"password": password.encode()}}
+    extra = {"own": {"password": password.encode()}, "workers": {"password": password.encode()}}
     server = pod_on_disk(objects, workload["spec"]["template"], tmp_path / "redis", replaced, extra)
     with server.running() as process:
         wait_until(lambda: server.probe("startupProbe", host) or process.poll() is not None, timeout_s=60, what="redis")
         assert process.poll() is None, server.said
         with redis.Redis(host=host, password=password) as client:
             assert client.ping()
+        with redis.Redis(host=host, username="worker", password=password) as worker:
+            assert worker.ping()
+
+
+def test_a_worker_sees_the_registry_and_nothing_of_tenants_and_keys(deployment: Deployment) -> None:
+    url = (deployment.worker.folder / "run/radixgate/registry/url").read_text()
+    with redis.Redis.from_url(url) as worker:
+        assert worker.hget(f"{ENTRY}the-pods-name-0", "address") == f"{deployment.host}:50061".encode()
+        for call in (
+            lambda: worker.get("{radixgate}:extra-key-secret"),
+            lambda: worker.keys("*"),
+            lambda: worker.config_get("*"),
+            worker.flushall,
+            worker.acl_list,
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                call()
 
 
 def test_no_password_shows_in_the_list_of_processes(deployment: Deployment) -> None:
     folder = deployment.gateway.folder / "run/radixgate"
     secrets = [path.read_text() for path in folder.glob("*/*")]
-    assert len(secrets) == 3
+    secrets += [path.read_text() for path in (deployment.worker.folder / "run/radixgate").glob("*/*")]
+    assert len(secrets) == 4
     for process in deployment.processes.values():
         shown = psutil.Process(process.pid)
         for text in (*shown.cmdline(), *shown.environ().values()):

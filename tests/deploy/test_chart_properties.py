@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config import ServerConfig
 from metrics.gateway import GatewayMetrics
+from metrics.worker import WorkerMetrics
 from tests.deploy.chart import (
     COMPONENT,
     PROFILES,
@@ -16,6 +17,7 @@ from tests.deploy.chart import (
     matches,
     matches_service,
     name_of,
+    named,
     of_kind,
     pods,
     pools_of,
@@ -129,8 +131,8 @@ def test_gateways_are_replaced_without_one_less() -> None:
 @pytest.mark.parametrize(("profile", "kind"), [("multi-model", "HorizontalPodAutoscaler"), ("gpu", "ScaledObject")])
 def test_what_scales_gateways_counts_a_metric_that_they_have_and_owns_their_number(profile: str, kind: str) -> None:
     objects = render("helm4", profile)
-    [scaler] = of_kind(objects, kind)
     [gateway] = workloads(objects, "gateway")
+    scaler = named(objects, kind, gateway["metadata"]["name"])
     target = scaler["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == (gateway["kind"], gateway["metadata"]["name"])
     assert "replicas" not in gateway["spec"]
@@ -139,6 +141,31 @@ def test_what_scales_gateways_counts_a_metric_that_they_have_and_owns_their_numb
     assert "radixgate_gateway_open_streams" in str(scaler["spec"])
     others = {"HorizontalPodAutoscaler", "ScaledObject"} - {kind}
     assert not of_kind(objects, *others)
+
+
+@pytest.mark.parametrize(
+    ("profile", "pool", "kind"),
+    [("multi-model", "small", "HorizontalPodAutoscaler"), ("gpu", "llama", "ScaledObject")],
+)
+def test_what_scales_a_pool_counts_metrics_that_workers_have_and_owns_their_number(
+    profile: str, pool: str, kind: str
+) -> None:
+    objects = render("helm4", profile)
+    [worker] = [one for one in workloads(objects, "worker") if one["metadata"]["labels"]["radixgate/pool"] == pool]
+    scaler = named(objects, kind, worker["metadata"]["name"])
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (worker["kind"], worker["metadata"]["name"])
+    assert "replicas" not in worker["spec"]
+    families = {family.name for family in WorkerMetrics("w").registry.collect()}
+    for metric in ("radixgate_waiting_sequences", "radixgate_running_sequences"):
+        assert metric in families
+        assert metric in str(scaler["spec"])
+    # What a worker has cached goes with it: one at a time, and not for a moment's quiet.
+    behaviour = (
+        scaler["spec"].get("behavior") or scaler["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    )
+    assert behaviour["scaleDown"]["stabilizationWindowSeconds"] >= 300
+    assert [policy["value"] for policy in behaviour["scaleDown"]["policies"]] == [1]
 
 
 def test_pods_of_a_pool_spread_over_nodes_and_zones_as_the_values_say() -> None:
@@ -160,26 +187,43 @@ def test_pods_of_a_pool_spread_over_nodes_and_zones_as_the_values_say() -> None:
 
 
 @each_profile
-def test_gateways_know_every_worker_by_an_address_that_it_has_and_no_two_are_one(profile: str) -> None:
+def test_every_worker_registers_under_a_name_of_its_own_at_an_address_that_it_has(profile: str) -> None:
     objects = render("helm4", profile)
     services = of_kind(objects, "Service")
     headless = {each["metadata"]["name"] for each in services if each["spec"].get("clusterIP") == "None"}
-    expected = []
     for each in workloads(objects, "worker"):
         assert each["kind"] == "StatefulSet"
         assert each["spec"]["podManagementPolicy"] == "Parallel"
         service = each["spec"]["serviceName"]
         assert service in headless
-        name = each["metadata"]["name"]
-        expected += [f"{name}-{number}.{service}.inference.svc:50061" for number in range(each["spec"]["replicas"])]
         container = container_of(each["spec"]["template"])
-        assert container["args"][-2:] == ["--set", 'worker.worker_id="$(POD_NAME)"']
+        assert container["args"][3:] == [
+            "--set", 'worker.worker_id="$(POD_NAME)"',
+            "--set", f'worker.registry.advertise="$(POD_NAME).{service}.inference.svc:50061"',
+        ]  # fmt: skip
         [pod_name] = [one for one in container["env"] if one["name"] == "POD_NAME"]
         assert pod_name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
     [gateway] = workloads(objects, "gateway")
+    told = config_of(objects, gateway)["gateway"]
+    assert "workers" not in told
+    assert told["discovery"]["source"] == "redis"
+
+
+@each_profile
+def test_without_the_registry_gateways_know_every_worker_and_no_two_are_one(profile: str) -> None:
+    pools = pools_of(profile)
+    sets = [f"workers.{name}.autoscaling.enabled=false" for name in pools]
+    objects = render("helm4", profile, sets=("registry.enabled=false", *sets))
+    expected = [
+        f"{each['metadata']['name']}-{number}.{each['spec']['serviceName']}.inference.svc:50061"
+        for each in workloads(objects, "worker")
+        for number in range(each["spec"]["replicas"])
+    ]
+    [gateway] = workloads(objects, "gateway")
     addresses = config_of(objects, gateway)["gateway"]["workers"]
     assert sorted(addresses) == sorted(expected)
-    assert len(set(addresses)) == len(addresses) == sum(pool["replicas"] for pool in pools_of(profile).values())
+    assert len(set(addresses)) == len(addresses) == sum(pool["replicas"] for pool in pools.values())
+    assert "registry" not in str([each["spec"]["template"] for each in workloads(objects)])
 
 
 @each_profile

@@ -112,9 +112,18 @@ def test_pods_reach_each_other_where_they_must_and_nowhere_else(profile: str) ->
     expected = {("gateway", "worker"): {"grpc"}, ("test", "gateway"): {"grpc"}}
     if "redis" in components:
         expected["gateway", "redis"] = {"redis"}
+        expected["worker", "redis"] = {"redis"}  # as a user that sees the registry alone
     if "pages" in components:
         expected["worker", "pages"] = {"redis"}
     assert found == expected
+
+
+def test_without_the_registry_no_worker_reaches_the_redis_of_tenants() -> None:
+    objects = render("helm4", "multi-model", sets=(
+        "registry.enabled=false", "workers.small.autoscaling.enabled=false",
+    ))  # fmt: skip
+    assert reachable(objects, "worker", "redis") == set()
+    assert reachable(objects, "gateway", "redis") == {"redis"}
 
 
 @each_profile
@@ -127,9 +136,9 @@ def test_nobody_from_elsewhere_reaches_anything_but_gateways(profile: str) -> No
                 continue
             assert rule["from"], name_of(policy)
             if ports != {"metrics"}:
-                [peer] = rule["from"]
-                assert set(peer) == {"podSelector"}
-                assert {INSTANCE, COMPONENT} <= peer["podSelector"]["matchLabels"].keys()
+                for peer in rule["from"]:
+                    assert set(peer) == {"podSelector"}
+                    assert {INSTANCE, COMPONENT} <= peer["podSelector"]["matchLabels"].keys()
 
 
 @each_profile

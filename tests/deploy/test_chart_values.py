@@ -72,6 +72,22 @@ REFUSED = {
         ['workers.a.storage.kind="redis"', 'workers.a.memory.hostPool="1Gi"'],
         ["workers.a.storage.kind", "enable pageStore"],
     ),
+    "a registry that gives workers the URL of gateways": (
+        ["redis.enabled=false", 'redis.external.secretName="x"'],
+        ["registry.existingSecret is empty", "{radixgate}:worker*", "registry.enabled false"],
+    ),
+    "workers that are scaled and that no gateway would find": (
+        ["workers.a.autoscaling.enabled=true", "registry.enabled=false"],
+        ["workers.a.autoscaling.enabled", "registry.enabled is false"],
+    ),
+    "fewer workers at most than at least": (
+        ["workers.a.autoscaling.enabled=true", "workers.a.autoscaling.minReplicas=9"],
+        ["workers.a.autoscaling.maxReplicas is 4", "minReplicas, 9"],
+    ),
+    "a drain beside the value": (
+        ["workers.a.config.worker.drain_s=5"],
+        ["workers.a.config sets worker.drain_s", "drainSeconds"],
+    ),
     "an address that is the chart's": (
         ['gateway.config.gateway.listen="0.0.0.0:1"'],
         ["gateway.config sets gateway.listen", "bindHost"],
@@ -252,7 +268,7 @@ def test_secrets_that_the_chart_makes_outlive_a_release_and_are_random() -> None
         return {f"{name_of(each)} {key}": value for each in secrets for key, value in each["data"].items()}
 
     one, other = made("one"), made("two")
-    assert len(one) == 6
+    assert len(one) == 8
     values = [*one.values(), *other.values()]
     assert len(set(values)) == len(values)
 
@@ -266,7 +282,9 @@ def test_secrets_that_are_there_are_used_and_none_are_made() -> None:
         for volume in pod["spec"]["volumes"]
         if "secret" in volume
     }
-    assert named == {"radixgate-credentials", "radixgate-redis-url", "radixgate-pages-url"}
+    assert named == {
+        "radixgate-credentials", "radixgate-redis-url", "radixgate-registry-url", "radixgate-pages-url",
+    }  # fmt: skip
 
 
 def test_workers_never_see_the_secrets_of_gateways() -> None:
@@ -299,7 +317,8 @@ def checksums(objects: list[Manifest]) -> dict[str, str]:
         ("gateway.config.gateway.limits.max_logprobs=5", {"gateway"}),
         ("gateway.drainSeconds=31", {"gateway"}),
         ("workers.large.config.worker.engine.max_running=7", {"worker-large"}),
-        ("workers.small.replicas=4", {"gateway"}),
+        ("workers.large.replicas=4", set()),
+        ("workers.large.drainSeconds=20", {"worker-large"}),
         ('workerDefaults.memory.adapters="300Mi"', {"worker-large", "worker-small"}),
         ('redis.maxMemory="600Mi"', {"redis"}),
         ("gateway.service.httpPort=80", set()),

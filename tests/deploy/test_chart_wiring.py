@@ -23,6 +23,7 @@ from tests.deploy.chart import (
     render,
     workloads,
 )
+from worker.registry.keys import COMMANDS
 
 each_profile = pytest.mark.parametrize("profile", PROFILES)
 
@@ -79,7 +80,7 @@ def test_a_worker_has_time_to_end_what_it_computes_and_to_write_what_it_keeps(pr
     for name, pool in pools_of(profile).items():
         [worker] = [one for one in workloads(objects, "worker") if one["metadata"]["labels"]["radixgate/pool"] == name]
         grace = worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        assert grace == pool["preStopSeconds"] + 10 + pool["stopMarginSeconds"]
+        assert grace == pool["preStopSeconds"] + pool["drainSeconds"] + pool["stopMarginSeconds"]
 
 
 def test_names_are_looked_up_over_udp_and_tcp() -> None:
@@ -175,7 +176,8 @@ def test_certificates_are_for_the_names_and_uses_of_their_owners() -> None:
     assert {"rel-radixgate-tls", "rel-radixgate-gateway-tls", "clients-ca"} <= mounted
     [worker] = workloads(objects, "worker")
     assert {volume["secret"]["secretName"] for volume in volumes_of(worker) if "secret" in volume} == {
-        "rel-radixgate-worker-tls"
+        "rel-radixgate-worker-tls",
+        "rel-radixgate-registry",
     }
 
 
@@ -252,6 +254,14 @@ def test_whatever_the_chart_sets_in_a_configuration_is_refused_in_values() -> No
             above = {".".join(path[: length + 1]) for length in range(len(path))}
             assert above & owned, path
     assert "gateway.server.drain_s" in owned
+
+
+def test_the_workers_user_of_redis_may_do_what_registering_takes_and_nothing_else() -> None:
+    objects = render("helm4", "cpu-demo")
+    start = named(objects, "ConfigMap", "rel-radixgate-redis")["data"]["start.sh"]
+    [rules] = re.findall(r'"user worker on #\$digest (.*)"', start)
+    expected = ["resetkeys", "~{radixgate}:worker*", "resetchannels", "-@all", *COMMANDS]
+    assert rules.split() == expected
 
 
 def test_a_server_is_replaced_when_its_configuration_or_its_start_changes() -> None:

@@ -6,6 +6,8 @@
   "gateway.http.listen" "bindHost; the port is 8000"
   "gateway.metrics_listen" "bindHost; the port is 9464"
   "gateway.workers" "gateway.extraWorkers, beside those of the pools"
+  "gateway.discovery.source" "registry.enabled"
+  "gateway.discovery.extra_workers" "gateway.extraWorkers"
   "gateway.admin_token" "it is a secret; secrets.existingSecret"
   "gateway.operators" "their tokens are secrets, and this would be a ConfigMap"
   "gateway.extra_key_secret" "it is a secret; secrets.existingSecret"
@@ -23,10 +25,14 @@
 {{- $gateway := dict
   "listen" (printf "%s:50051" $bind)
   "metrics_listen" (printf "%s:9464" $bind)
-  "workers" (include "radixgate.workerAddresses" . | fromJsonArray)
   "http" (dict "listen" (printf "%s:8000" $bind))
   "server" (dict "drain_s" .Values.gateway.drainSeconds)
 -}}
+{{- if .Values.registry.enabled -}}
+{{- $_ := set $gateway "discovery" (dict "source" "redis" "extra_workers" .Values.gateway.extraWorkers) -}}
+{{- else -}}
+{{- $_ := set $gateway "workers" (include "radixgate.workerAddresses" . | fromJsonArray) -}}
+{{- end -}}
 {{- if .Values.tls.clients.enabled -}}
 {{- $tls := dict "cert_file" "/run/radixgate/tls/tls.crt" "key_file" "/run/radixgate/tls/tls.key" -}}
 {{- if .Values.tls.clients.clientCaSecretName -}}
@@ -57,6 +63,9 @@
   "worker.worker_id" "it is the pod's name"
   "worker.listen" "bindHost; the port is 50061"
   "worker.metrics_listen" "bindHost; the port is 9101"
+  "worker.drain_s" "drainSeconds, which the grace period is computed from"
+  "worker.registry.url" "registry.enabled; the URL is a secret"
+  "worker.registry.advertise" "it is the pod's name in the workers' Service"
   "worker.model.model" "model"
   "worker.model.device" "gpu.count"
   "worker.cache.host_bytes" "memory.hostPool, which the container's memory is computed from"
@@ -70,7 +79,7 @@
   "worker.tls" "tls.workers"
   "tracing" "tracing"
   "gateway" "it is of gateways"
-  "redis" "workers need none of it"
+  "redis" "it is of gateways; registry.enabled"
 -}}
 {{- if not $gpu -}}
 {{- $_ := set $owned "worker.cache.memory_bytes" "memory.devicePool, which the container's memory is computed from" -}}
@@ -88,6 +97,7 @@
 {{- $worker := dict
   "listen" (printf "%s:50061" $bind)
   "metrics_listen" (printf "%s:9101" $bind)
+  "drain_s" $pool.drainSeconds
   "model" $model
   "cache" $cache
   "lora" (dict "max_host_bytes" (include "radixgate.bytes" $pool.memory.adapters | int64 | max 1) "adapters" $pool.adapters)

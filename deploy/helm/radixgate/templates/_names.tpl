@@ -96,6 +96,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* What workers register with: the Secret with `url`, and `password` for the chart's own server. */}}
+{{- define "radixgate.registrySecret" -}}
+{{- .Values.registry.existingSecret | default (include "radixgate.name" (list . "registry")) -}}
+{{- end -}}
+
 {{- define "radixgate.pageStoreUrl" -}}
 {{- if .Values.pageStore.enabled -}}
 {{- dict "name" (.Values.pageStore.existingSecret | default (include "radixgate.name" (list . "pages"))) "key" "url" | toYaml -}}

@@ -12,7 +12,7 @@
 {{- include "radixgate.name" (list (index . 0) (printf "worker-%s" (index . 1))) -}}
 {{- end -}}
 
-{{/* HOST:PORT of every worker, a JSON list: what gateways know them by. */}}
+{{/* HOST:PORT of every worker, a JSON list: what gateways know them by where workers do not register. */}}
 {{- define "radixgate.workerAddresses" -}}
 {{- $addresses := list -}}
 {{- $host := include "radixgate.host" (list . (include "radixgate.workersName" .)) -}}
@@ -69,4 +69,10 @@
 {{- else -}}
 {{- max 1 (floor (float64 $text) | int) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* How fast a pool's scaler goes: up as a line forms, down one at a time, for what a worker has cached goes with it. */}}
+{{- define "radixgate.workerScaling" -}}
+scaleUp: {stabilizationWindowSeconds: 30, policies: [{type: Percent, value: 100, periodSeconds: 60}, {type: Pods, value: 2, periodSeconds: 60}]}
+scaleDown: {stabilizationWindowSeconds: {{ int .scaleDownSeconds }}, policies: [{type: Pods, value: 1, periodSeconds: 120}]}
 {{- end -}}

@@ -3,12 +3,12 @@
 {{- $servers := dict -}}
 {{- with .Values.redis -}}
 {{- if .enabled -}}
-{{- $_ := set $servers "redis" (mustMergeOverwrite (deepCopy .) (dict "client" "gateway" "persistent" true)) -}}
+{{- $_ := set $servers "redis" (mustMergeOverwrite (deepCopy .) (dict "clients" (ternary (list "gateway" "worker") (list "gateway") $.Values.registry.enabled) "persistent" true)) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.pageStore -}}
 {{- if .enabled -}}
-{{- $_ := set $servers "pages" (mustMergeOverwrite (deepCopy .) (dict "client" "worker" "persistent" false)) -}}
+{{- $_ := set $servers "pages" (mustMergeOverwrite (deepCopy .) (dict "clients" (list "worker") "persistent" false)) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $servers -}}
@@ -39,7 +39,17 @@ set -eu
 umask 077
 password=$(sed 's/["\\]/\\&/g' /run/radixgate/redis/password)
 { cat /etc/radixgate/valkey.conf; printf 'requirepass "%s"\n' "$password"; } > /tmp/valkey.conf
+if [ -f /run/radixgate/registry/password ]; then
+  # Workers register themselves, and see nothing of tenants and keys.
+  digest=$(printf %s "$(cat /run/radixgate/registry/password)" | sha256sum | cut -d ' ' -f 1)
+  echo "user worker on #$digest resetkeys ~{radixgate}:worker* resetchannels -@all {{ include "radixgate.workerCommands" . }}" >> /tmp/valkey.conf
+fi
 exec valkey-server /tmp/valkey.conf
+{{- end -}}
+
+{{/* What a worker's user of Redis may do, as worker/registry/keys.py names it. */}}
+{{- define "radixgate.workerCommands" -}}
++hello +auth +client|setinfo +client|setname +select +ping +evalsha +script|load +time +get +set +del +hget +hmget +hset +pexpire +zadd +zrem +zscore
 {{- end -}}
 
 {{/* A server: memory of its container. Rewriting the append-only file copies what is written meanwhile. */}}
