@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from gateway.dispatch.cache_messages import digest_of, events_of, holdings_of
+from gateway.routing.backlog import Backlog
 from gateway.routing.expected import UNTOLD, Expectation, Pages, ToldExpectation, UntoldExpectation
 from gateway.routing.following import Following, FollowingObserver
 from gateway.routing.index import DEVICE, HOST, PageIndex
@@ -34,17 +34,16 @@ class FleetPages:
 
 @dataclass(slots=True)
 class _Sent:
-    """A sequence that has not ended."""
+    """A request that has not ended."""
 
-    missing_tokens: int  # of its prompt, as far as known yet to be computed
+    completions: int  # that have not ended
     expectation: Expectation | None  # None: nothing is taken from the cache for it
 
 
 class WorkerView:
     """Belongs to the link to the worker, which says what it sends and passes on what it is told.
 
-    Invariant: `_sent` has the sequences between `sent` and `ended`, in that order; `_unreported` are those of them that
-    the last report cannot have counted.
+    Invariant: `_sent` and `_backlog` have the requests between `sent` and `ended`.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class WorkerView:
         self._store_id = ""
         self._store = fleet.stores.take("")
         self._sent: dict[int, _Sent] = {}
-        self._unreported: set[int] = set()
+        self._backlog = Backlog()
         self._candidate: Candidate | None = None  # as last made; None: something has changed
 
     # ------------------------------------------------------------------------------------------------- the choice
@@ -79,16 +78,14 @@ class WorkerView:
         return made
 
     def _made(self, in_flight: int) -> Candidate:
-        load = self._load
-        # What the report has, and what it cannot know of: nothing is counted twice, however late reports are.
-        on_its_way = sum(self._sent[each].missing_tokens for each in self._unreported)
+        load, pending = self._load, self._backlog.pending()
         return Candidate(
             worker=self._worker,
             open_streams=in_flight,
             running_sequences=load.running_sequences,
             waiting_sequences=load.waiting_sequences,
-            unreported_sequences=len(self._unreported),
-            pending_tokens=load.pending_tokens + on_its_way,
+            unreported_sequences=pending.unreported_sequences,
+            pending_tokens=pending.tokens,
             prefill_tokens_per_s=load.prefill_tokens_per_s,
             load_tokens_per_s=load.load_tokens_per_s,
             fetch_tokens_per_s=load.fetch_tokens_per_s,
@@ -123,16 +120,15 @@ class WorkerView:
         self._load = worker_pb2.WorkerLoad()
         self._resident_adapters = frozenset()
         self._sent.clear()
-        self._unreported.clear()
+        self._backlog = Backlog()
         self._candidate = None
 
     def told(self, message: worker_pb2.ConnectResponse) -> Sequence[worker_pb2.ConnectRequest]:
         """The worker has said something, of itself and of its cache. Returns what it is to be asked."""
         if message.HasField("load"):
             self._load.CopyFrom(message.load)
-            # Sequences arrive in the order in which they are sent: those that it has not counted are the last ones.
-            unknown = max(0, len(self._sent) - message.load.own_sequences)
-            self._unreported = set(islice(reversed(self._sent), unknown))
+            load = self._load
+            self._backlog.reported(load.pending_tokens, load.own_pending_tokens, load.own_sequences)
             self._candidate = None
         if message.HasField("adapters"):
             self._resident_adapters = frozenset(each.revision for each in message.adapters.adapters if each.resident)
@@ -164,8 +160,9 @@ class WorkerView:
             make = UntoldExpectation if self._following is None else ToldExpectation
             expectation = make(self._pages, key)
         missing = len(key) - (0 if expectation is None else expectation.tokens)
-        self._sent[submit.sequence_id] = _Sent(missing, expectation)
-        self._unreported.add(submit.sequence_id)
+        self._sent[submit.sequence_id] = _Sent(len(submit.continued) or max(1, submit.sampling.n), expectation)
+        # Completions of one prompt are one sequence until it is computed.
+        self._backlog.sent(submit.sequence_id, missing, max(1, len(submit.continued)))
         self._candidate = None
 
     def heard(self, output: worker_pb2.SequenceOutput) -> None:
@@ -173,17 +170,20 @@ class WorkerView:
         sent = self._sent.get(output.sequence_id)
         if sent is None:
             return
+        self._candidate = None
         if output.HasField("admission"):
-            self._admitted(sent, output.admission)
-        if output.token_ids or output.WhichOneof("end") == "finish_reason":
-            sent.missing_tokens = 0
-            self._candidate = None
+            self._admitted(output.sequence_id, sent, output.admission)
+        ended = output.WhichOneof("end") == "finish_reason"
+        if output.token_ids or ended:
+            sent.completions -= ended
+            self._backlog.began(output.sequence_id, sent.completions)
             if sent.expectation is not None:
                 sent.expectation.generated(output.index, output.token_ids)
 
-    def _admitted(self, sent: _Sent, admission: worker_pb2.Admission) -> None:
+    def _admitted(self, sequence_id: int, sent: _Sent, admission: worker_pb2.Admission) -> None:
         cached = admission.cached
-        sent.missing_tokens = max(0, admission.prompt_tokens - cached.device - cached.host - cached.storage)
+        missing = admission.prompt_tokens - cached.device - cached.host - cached.storage
+        self._backlog.admitted(sequence_id, max(0, missing))
         if sent.expectation is not None:
             # Of storage nothing is expected for sure.
             delivered = cached.device + cached.host
@@ -193,7 +193,7 @@ class WorkerView:
     def ended(self, sequence_id: int) -> None:
         """A sequence has ended, or is about to be cancelled."""
         if (sent := self._sent.pop(sequence_id, None)) is not None:
-            self._unreported.discard(sequence_id)
+            self._backlog.ended(sequence_id)
             self._candidate = None
             if sent.expectation is not None:
                 sent.expectation.ended()

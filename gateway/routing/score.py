@@ -40,11 +40,12 @@ class Weights:
 
 
 def price_of(uses: float, weights: Weights) -> float:
-    """Return what a second of computing costs for a prompt whose beginning that many requests have had lately.
+    """Return what a second of computing costs for a prompt whose beginning so many requests have had lately.
 
-    What is paid above its time is for a copy that is in the way of others. Who come for it later share that.
+    One that comes alone, as turns of a conversation do, pays for a copy that nobody else is helped by. Where many come
+    for the same beginning, they share what another copy costs: so it spreads until nobody is ahead.
     """
-    return 1.0 + (weights.compute_price - 1.0) / max(1.0, uses)
+    return weights.compute_price / max(1.0, uses)
 
 
 class Hit(NamedTuple):
