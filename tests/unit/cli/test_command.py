@@ -48,6 +48,13 @@ def test_check_prints_the_effective_configuration_and_ends(name: str) -> None:
     assert "num_slots = 64" in output
 
 
+@pytest.mark.parametrize("name", ["serve", "worker"])
+def test_a_worker_without_a_model_is_asked_for_by_an_option(name: str) -> None:
+    section = "[worker.simulation]\nenabled = {}\n"
+    assert section.format("true") in run(name, "--simulate", "--check")[1]
+    assert section.format("false") in run(name, "--check")[1]
+
+
 def test_a_demo_waits_for_running_streams_only_shortly_unless_told() -> None:
     assert "drain_s = 3.0" in run("serve", "--demo", "--check")[1]
     assert "drain_s = 7.0" in run("serve", "--demo", "--check", "--set", "gateway.server.drain_s=7")[1]
