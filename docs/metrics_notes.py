@@ -11,6 +11,8 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "radixgate_kv_bytes_per_token",
             "radixgate_certificate_expiry_timestamp_seconds",
             "radixgate_certificate_loads_total",
+            "radixgate_worker_registered",
+            "radixgate_worker_registrations_total",
         ),
         "What the cache saves": (
             "radixgate_prompt_tokens_total",
@@ -104,6 +106,9 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "Workers": (
             "radixgate_gateway_worker_connected",
             "radixgate_gateway_worker_losses_total",
+            "radixgate_gateway_registered_workers",
+            "radixgate_gateway_ignored_registrations",
+            "radixgate_gateway_worker_changes_total",
             "radixgate_gateway_in_flight_requests",
             "radixgate_gateway_predicted_cached_tokens_total",
             "radixgate_gateway_delivered_cached_tokens_total",
