@@ -30,6 +30,8 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "radixgate_sequence_seconds",
             "radixgate_sequences_finished_total",
             "radixgate_pauses_total",
+            "radixgate_continued_sequences_total",
+            "radixgate_continued_tokens_total",
         ),
         "The engine": (
             "radixgate_engine_stalled_seconds",

@@ -155,6 +155,17 @@ def test_its_timeline_begins_here_and_counts_what_was_sampled_here() -> None:
     assert ends[-1].timeline.is_last
 
 
+def test_the_last_end_of_a_request_comes_last_whoever_had_news_before() -> None:
+    """Completion 0 ends in the step in which the other one is admitted and ends, behind it."""
+    rig = Rig()
+    rig.submit(going_on({0: 10, 1: 11}))
+    rig.run()
+    last_step = [output for output in rig.outputs[0, 0] if output.finish is not None]
+    assert [output.index for output in last_step] == [0, 1]
+    assert rig.token_times[0, 0][-1] == rig.token_times[0, 0][-2]
+    assert [output.timeline.is_last for output in last_step if output.timeline is not None] == [False, True]
+
+
 # What it finds
 
 
@@ -234,11 +245,11 @@ def test_only_those_that_go_on_take_room() -> None:
 
 def test_it_never_gives_way_for_others() -> None:
     rig = Rig(config=EngineConfig(max_running=1, max_waiting=3))
-    rig.submit(going_on(dict.fromkeys(range(N), 5)))
-    rig.submit(make_request(1, prompt(9), namespace=TENANT_B, tenant="b"))
+    rig.submit(*(going_on({0: 5}, number=number, n=1) for number in range(4)))
+    rig.submit(make_request(4, prompt(9), namespace=TENANT_B, tenant="b"))
     rig.run()
-    assert [rig.finish(0, index) for index in range(N)] == [FinishReason.LENGTH] * N
-    assert rig.failure(1).code is FailureCode.OVERLOADED
+    assert [rig.finish(number) for number in range(4)] == [FinishReason.LENGTH] * 4
+    assert rig.failure(4).code is FailureCode.OVERLOADED
 
 
 # Ends
