@@ -42,9 +42,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 async def test_the_same_question_has_the_same_answer_at_every_worker(fleet: Fleet) -> None:
     async with client_of(fleet) as client:
-        for question in (request(0, 30), request(1, 30)):
+        for question in (request(0, 12), request(1, 12)):
             answers = [await client.ask(question) for _ in range(4)]
-            assert all(complete(answer, 30) for answer in answers)
+            assert all(complete(answer, 12) for answer in answers)
             assert len({tuple(answer.token_ids[0]) for answer in answers}) == 1
             assert len({answer.texts[0] for answer in answers}) == 1
             assert answers[0].texts[0].isascii()
