@@ -14,13 +14,14 @@ from gateway.rpc.health import HealthServicer
 from gateway.rpc.inference import InferenceServicer
 from metrics.listening import why_not_free
 from radixgate.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from transport.connections import hang_up
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 # Reachable without credentials: probes and tools need these two.
 OPEN_SERVICES = frozenset({HEALTH, reflection.SERVICE_NAME})
 
-# Calls that hold nothing open (health watches) get this long to see the end before the sockets close.
+# What has been said reaches its clients in this time, and health watches see the end, before the sockets close.
 _LAST_WORDS_S = 0.2
 
 
@@ -41,6 +42,7 @@ class GatewayServer:
         self._boundary = boundary
         self._health = health
         self._credentials = credentials
+        self._port: int | None = None  # while it listens
         self._server = grpc.aio.server(
             interceptors=[boundary],
             options=_options(config, limits),
@@ -63,6 +65,7 @@ class GatewayServer:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {listen}: {why_not_free(listen) or error}") from error
         await self._server.start()
+        self._port = port
         return port
 
     async def drain(self, drain_s: float) -> bool:
@@ -77,8 +80,12 @@ class GatewayServer:
         return True
 
     async def stop(self) -> None:
-        """Close all connections."""
-        await self._server.stop(_LAST_WORDS_S)
+        """Close all connections. Calls that come until then are refused, and those on their way are UNAVAILABLE."""
+        if self._port is not None:
+            await asyncio.sleep(_LAST_WORDS_S)
+            hang_up(self._port)
+            self._port = None
+        await self._server.stop(None)
 
 
 def _options(config: ServerConfig, limits: GatewayLimits) -> list[tuple[str, int]]:
