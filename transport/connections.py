@@ -21,7 +21,8 @@ def hang_up(port: int) -> int:
     to standard error. Where there is no /proc nothing is done.
     """
     with ExitStack() as stack:
-        listeners, connections = [], []
+        listeners: list[socket.socket] = []
+        connections: list[socket.socket] = []
         for found in _sockets(port):
             stack.enter_context(found)
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -87,7 +87,10 @@ async def test_gateways_end_one_by_one_and_no_client_that_tries_again_notices(
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
         async def stream() -> list[int]:
-            request = inference_pb2.GenerateRequest(tokens={"token_ids": IDS}, sampling={"max_new_tokens": 300})
+            request = inference_pb2.GenerateRequest(
+                tokens=inference_pb2.TokenPrompt(token_ids=IDS),
+                sampling=inference_pb2.SamplingParams(max_new_tokens=300),
+            )
             call = stub.Generate(request, metadata=bearer(stack.keys["acme"]), timeout=60)
             return [token_id async for message in call for token_id in message.token_ids]
 
