@@ -22,6 +22,9 @@ _VALUES: Final[Mapping[str, int]] = {
     "by": 5,
     "limit": 5,
     "reason": 32,
+    "policy": 4,
+    "cause": 7,
+    "why": 9,
     # One process has one of each.
     "version": 1,
     "model_revision": 1,
@@ -36,6 +39,10 @@ _OUTCOMES: Final[Mapping[str, int]] = {
     "radixgate_gateway_certificate_loads_total": 7,
     "radixgate_gateway_signing_key_fetches_total": 3,
     "radixgate_gateway_quota_decisions_total": 3,
+    "radixgate_gateway_moves_total": 2,
+    "radixgate_gateway_predictions_total": 3,
+    "radixgate_gateway_cache_digests_total": 2,
+    "radixgate_gateway_worker_wait_seconds": 2,
 }
 TENANT_METHODS: Final = 8  # of the inference service and of HTTP; the others are operators', who are no tenants
 OPERATOR_METHODS: Final = 32
