@@ -154,7 +154,7 @@ async def answered(make: MakeForm, *, streamed: bool) -> Client:
     reply = Reply(client.send, "id", 0.0, closes=lambda: False)
     asked = Asked("tiny", inference_pb2.GenerateRequest(), (), {}, include_usage=True)
     form = make(None, True)
-    heading = Heading(form, "id", "tiny", b"\x01\x02")
+    heading = Heading(form, "id", "tiny", "fp_0102")
     answer: Answer = (
         StreamedAnswer(asked, form, heading, reply, here)
         if streamed
@@ -190,7 +190,7 @@ async def test_answers_have_everything_of_all_completions_and_end_once(make: Any
 async def test_a_whole_answer_that_grows_too_large_has_to_be_streamed() -> None:
     form, client = ChatForm(None, False), Client()
     reply = Reply(client.send, "id", 0.0, closes=lambda: False)
-    answer = WholeAnswer(form, Heading(form, "id", "tiny", b"1"), reply, here, max_bytes=100)
+    answer = WholeAnswer(form, Heading(form, "id", "tiny", "fp_1"), reply, here, max_bytes=100)
     await answer.take(0, Message(text="x" * 60))
     with pytest.raises(InvalidRequestError) as caught:
         await answer.take(1, Message(text="x" * 60))

@@ -101,7 +101,7 @@ ENDS: list[tuple[Callable[[Stack, FakeWorker], Awaitable[grpc.StatusCode]], grpc
     (cancelled, grpc.StatusCode.CANCELLED),
     (out_of_time, grpc.StatusCode.DEADLINE_EXCEEDED),
     (without_its_worker, grpc.StatusCode.UNAVAILABLE),
-    (failed_by_its_worker, grpc.StatusCode.INTERNAL),
+    (failed_by_its_worker, grpc.StatusCode.UNAVAILABLE),
     (with_its_adapter_gone, grpc.StatusCode.UNAVAILABLE),
     (suspended, grpc.StatusCode.PERMISSION_DENIED),
 ]
