@@ -14,6 +14,7 @@ from metrics.labels import most_leaving
 # Label values by name, "" included where it occurs. Tests compare them with what the code really says.
 _VALUES: Final[Mapping[str, int]] = {
     "tier": 3,
+    "source": 4,  # a tier, or computed
     "state": 3,
     "direction": 2,
     "change": 2,

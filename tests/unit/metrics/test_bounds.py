@@ -39,6 +39,7 @@ def cap(process: str, bounds: Bounds = BOUNDS) -> int:
 def visit(metrics: WorkerMetrics, tenant: str, adapter: str, number: int) -> None:
     prompt = 4 + number % 997
     metrics.admitted(tenant, adapter, Admission(prompt, Hit(number % 3, number % 2)), queue_wait_s=0.01)
+    metrics.continued(tenant, adapter, Admission(prompt, Hit(number % 3)))
     metrics.first_token(tenant, adapter, 0.1)
     metrics.paused(tenant, adapter)
     metrics.finished(tenant, adapter, OUTCOMES[number % len(OUTCOMES)], 3, 0.5)
