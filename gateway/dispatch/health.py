@@ -42,11 +42,6 @@ class WorkerHealth:
         return not self._pulse.closed and self._breaker.allows(self._clock())
 
     @property
-    def expected_wait_s(self) -> float | None:
-        """How long the worker is busy with prompts that are there; None where it does not say."""
-        return self._pulse.expected_wait_s
-
-    @property
     def opens_in_s(self) -> float:
         """How long the breaker keeps requests away for sure."""
         return self._breaker.opens_in_s(self._clock())

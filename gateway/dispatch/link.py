@@ -106,6 +106,12 @@ class WorkerLink:
     def takes_requests(self) -> bool:
         return self.model is not None and self.health.takes_requests
 
+    @property
+    def expected_wait_s(self) -> float | None:
+        """How long the worker is busy with prompts that it has, or is sent; None where it has not told its speed."""
+        candidate = self.candidate()
+        return candidate.wait_s if candidate.prefill_tokens_per_s > 0 else None
+
     def candidate(self) -> Candidate:
         return self._view.candidate(self.in_flight)
 

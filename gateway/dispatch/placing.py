@@ -142,9 +142,9 @@ class Placing:
         most = self._max_expected_wait_s
         if most is None:
             return links
-        left = [link for link in links if (link.health.expected_wait_s or 0.0) <= most]
+        left = [link for link in links if (link.expected_wait_s or 0.0) <= most]
         if not left:
-            wait_s = min(link.health.expected_wait_s or 0.0 for link in links)
+            wait_s = min(link.expected_wait_s or 0.0 for link in links)
             error = OverloadedError(
                 f"a request would wait for {wait_s:.1f} s; longer than {most:g} s is too long here",
                 retry_after_s=min(_LONGEST_RETRY_AFTER_S, max(_RETRY_AFTER_S * _jitter(), wait_s - most)),
@@ -170,7 +170,7 @@ class Placing:
 
 def come_again_in_s(links: Sequence[WorkerLink]) -> float:
     """Return after which time one of these workers, which have no room now, may have some."""
-    waits = [wait for link in links if (wait := link.health.expected_wait_s)]
+    waits = [wait for link in links if (wait := link.expected_wait_s)]
     return min(_LONGEST_RETRY_AFTER_S, min(waits, default=_RETRY_AFTER_S) * _jitter())
 
 

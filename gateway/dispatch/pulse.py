@@ -27,7 +27,6 @@ class Pulse:
         self._reported_running = 0
         self._reported_stall_s = 0.0
         self._draining = False
-        self.expected_wait_s: float | None = None  # until all prompts that it has are computed, where it says so
 
     @property
     def closed(self) -> bool:
@@ -51,8 +50,6 @@ class Pulse:
         self._reported_running = load.running_sequences
         self._reported_stall_s = load.stalled_s
         self._draining = load.draining
-        speed = load.prefill_tokens_per_s
-        self.expected_wait_s = load.pending_tokens / speed if speed > 0 else None
 
     def passed(self, seconds: float, begun: int) -> Sign:
         """So much time has passed in which messages could have been heard; of this gateway's sequences `begun` have

@@ -241,7 +241,7 @@ async def test_the_time_to_come_again_is_what_workers_say_that_they_are_busy(red
     async with FakeWorker("a") as worker, gateway(redis_url, [worker]) as stack:
         worker.failure = FULL
         worker.report(pending_tokens=2000, prefill_tokens_per_s=100.0)
-        await until(lambda: link_to(stack, worker).health.expected_wait_s == 20.0)
+        await until(lambda: link_to(stack, worker).expected_wait_s == 20.0)
         refused = await stack.refused(**FOUR)
         assert refused.retry_delay_s is not None
         assert 10.0 <= refused.retry_delay_s <= 30.0
@@ -251,12 +251,12 @@ async def test_a_request_that_would_wait_too_long_everywhere_is_refused_at_once(
     routing = RoutingConfig(max_expected_wait_s=5.0)
     async with FakeWorker("a") as a, FakeWorker("b") as b, gateway(redis_url, [a, b], routing=routing) as stack:
         a.report(pending_tokens=1000, prefill_tokens_per_s=100.0)
-        await until(lambda: link_to(stack, a).health.expected_wait_s == 10.0)
+        await until(lambda: link_to(stack, a).expected_wait_s == 10.0)
         for _ in range(3):
             assert (await stack.generate(**FOUR)).token_ids == completion(IDS, 4)
         assert len(b.submits) == 3
         b.report(pending_tokens=2000, prefill_tokens_per_s=100.0)
-        await until(lambda: link_to(stack, b).health.expected_wait_s == 20.0)
+        await until(lambda: link_to(stack, b).expected_wait_s == 20.0)
         refused = await stack.refused(**FOUR)
         assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
         assert refused.retry_delay_s == pytest.approx(5.0)

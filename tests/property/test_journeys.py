@@ -89,7 +89,6 @@ class Computing:
 
 class Health:
     opens_in_s = 0.0
-    expected_wait_s = None
 
 
 @dataclass
@@ -100,6 +99,7 @@ class Link:
     takes_requests: bool = True
     connection: int = 1
     max_sequence_tokens: int = 100
+    expected_wait_s: float | None = None
     health: Health = field(default_factory=Health)
     under_way: dict[int, Computing] = field(default_factory=dict)
     submits: list[worker_pb2.Submit] = field(default_factory=list)

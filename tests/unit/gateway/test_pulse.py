@@ -1,5 +1,7 @@
 """Signs of life of a worker: which silence means something, and when nothing moves."""
 
+import pytest
+
 from gateway.dispatch.pulse import Pulse, Sign
 from radixgate.v1 import worker_pb2
 
@@ -38,15 +40,19 @@ def test_one_that_never_reported_by_itself_may_say_nothing_for_ever() -> None:
     assert pulse.passed(6.0, 0) is Sign.SILENT
 
 
-def test_a_worker_that_says_that_nothing_moves_has_stalled_until_it_says_otherwise() -> None:
+@pytest.mark.parametrize(("stalled_s", "stalled"), [(0.0, False), (60.0, False), (60.5, True)])
+def test_a_worker_that_says_that_nothing_moves_has_stalled(stalled_s: float, stalled: bool) -> None:
     pulse = Pulse(5.0, 60.0)
-    pulse.heard(report(stalled_s=60.0))
-    assert pulse.passed(1.0, 0) is Sign.ALIVE
-    pulse.heard(report(stalled_s=60.5))
-    assert pulse.stalled
-    assert pulse.closed
-    assert pulse.passed(1.0, 0) is Sign.STALLED
-    pulse.heard(report(stalled_s=0.0))
+    pulse.heard(report(stalled_s=stalled_s))
+    assert pulse.stalled is stalled
+    assert pulse.closed is stalled
+    assert pulse.passed(1.0, 0) is (Sign.STALLED if stalled else Sign.ALIVE)
+
+
+def test_it_has_no_longer_once_it_says_otherwise() -> None:
+    pulse = Pulse(5.0, 60.0)
+    for stalled_s in (100.0, 0.0):
+        pulse.heard(report(stalled_s=stalled_s))
     assert not pulse.closed
     assert pulse.passed(1.0, 0) is Sign.ALIVE
 
@@ -79,11 +85,3 @@ def test_one_that_drains_gets_nothing_and_has_not_stalled() -> None:
     pulse.heard(report(draining=True))
     assert pulse.closed
     assert not pulse.stalled
-
-
-def test_the_expected_wait_is_known_where_speed_is() -> None:
-    pulse = Pulse(5.0, 60.0)
-    pulse.heard(report(pending_tokens=500))
-    assert pulse.expected_wait_s is None
-    pulse.heard(report(pending_tokens=500, prefill_tokens_per_s=100.0))
-    assert pulse.expected_wait_s == 5.0
