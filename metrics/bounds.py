@@ -35,6 +35,7 @@ _VALUES: Final[Mapping[str, int]] = {
 }
 _OUTCOMES: Final[Mapping[str, int]] = {
     "radixgate_sequences_finished_total": 9,
+    "radixgate_cache_events_total": 2,
     "radixgate_certificate_loads_total": 7,
     "radixgate_worker_registrations_total": 3,
     "radixgate_gateway_certificate_loads_total": 7,

@@ -4,7 +4,6 @@ Of one that waits that is an estimate: what it would find in the cache, or waits
 anybody has looked. Costs O(1) for each change, and O(running sequences) when it is asked for.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from worker.engine.ports import LinkLoad
@@ -17,35 +16,27 @@ class Backlog:
     """Invariant: each waiting sequence is counted once, for its link, with its latest estimate."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, tuple[Sequence, int]] = OrderedDict()  # by order; with the estimate
+        self._waiting: dict[int, int] = {}  # estimated tokens, by order
         self._links: dict[int, LinkLoad] = {}  # of those that wait
 
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
     def waits(self, sequence: Sequence, found_tokens: int) -> None:
-        """A sequence begins to wait, or while it does: so many tokens it will not have to compute."""
-        tokens = max(1, sequence.num_known - found_tokens)
-        _, known = self._waiting.get(sequence.order, (sequence, None))
-        if known == tokens:
-            return
-        self._waiting[sequence.order] = sequence, tokens
-        self._count(sequence, int(known is None), tokens - (known or 0))
+        """A sequence begins to wait: so many tokens it will not have to compute."""
+        tokens = _lacking(sequence, found_tokens)
+        self._waiting[sequence.order] = tokens
+        self._count(sequence, 1, tokens)
+
+    def found(self, sequence: Sequence, found_tokens: int) -> None:
+        """So many tokens a sequence will not have to compute, as it looks now. Nothing if it does not wait."""
+        known = self._waiting.get(sequence.order)
+        if known is not None:
+            tokens = self._waiting[sequence.order] = _lacking(sequence, found_tokens)
+            self._count(sequence, 0, tokens - known)
 
     def left(self, sequence: Sequence) -> None:
         """A sequence waits no longer. Harmless if it did not."""
-        _, tokens = self._waiting.pop(sequence.order, (sequence, None))
+        tokens = self._waiting.pop(sequence.order, None)
         if tokens is not None:
             self._count(sequence, -1, -tokens)
-
-    def next_to_look_at(self) -> Sequence | None:
-        """Return one of those that wait, in turn: what it would find may be another thing by now."""
-        if not self._waiting:
-            return None
-        order = next(iter(self._waiting))
-        self._waiting.move_to_end(order)
-        return self._waiting[order][0]
 
     def by_link(self, running: Iterable[Sequence]) -> Mapping[int, LinkLoad]:
         """Return what each link has here, those that run included."""
@@ -68,8 +59,7 @@ class Backlog:
         for sequence in waiting:
             orders.add(sequence.order)
             known = links.get(sequence.request.sequence_id[0], _NOTHING)
-            _, tokens = self._waiting.get(sequence.order, (sequence, 0))
-            tokens += known.pending_tokens
+            tokens = known.pending_tokens + self._waiting.get(sequence.order, 0)
             links[sequence.request.sequence_id[0]] = LinkLoad(known.sequences + 1, tokens)
         assert orders == self._waiting.keys(), "other sequences are counted than those that wait"
         assert links == self._links, "what waits is miscounted"
@@ -81,6 +71,11 @@ class Backlog:
             self._links[link] = LinkLoad(known.sequences + sequences, known.pending_tokens + tokens)
         else:
             del self._links[link]
+
+
+def _lacking(sequence: Sequence, found_tokens: int) -> int:
+    """Return how many tokens one that waits has to compute: at least one."""
+    return max(1, sequence.num_known - found_tokens)
 
 
 def _missing(sequence: Sequence) -> int:

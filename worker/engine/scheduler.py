@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from operator import attrgetter
 
-from hicache.cache import PrefixCache
+from hicache.cache import Hit, PrefixCache
 from worker.config import EngineConfig
 from worker.engine.adapters import AdapterPlaces
 from worker.engine.backlog import Backlog
@@ -29,10 +29,6 @@ _PRECEDENCE = attrgetter("precedence")
 
 _FLOOD_STEPS = 4
 """A tenant with prompts for more steps than this floods the worker."""
-
-
-_LOOKS_AT_BACKLOG = 8
-"""Of how many sequences that wait a step looks up what they would find: for those who are told what is pending."""
 
 
 class Scheduler:
@@ -61,6 +57,7 @@ class Scheduler:
         self._in_flight = InFlightPrefixes(cache.page_size, config.min_shared_tokens)
         self._contention = Contention()
         self._backlog = Backlog()
+        hits.on_found = self._found
         contested_tokens = config.contested_prompt_tokens or max(1, config.max_step_tokens // 8)
         flood_tokens = _FLOOD_STEPS * config.max_step_tokens
         self._prompts = PromptShares(config.max_chunk_tokens, contested_tokens, flood_tokens)
@@ -124,7 +121,6 @@ class Scheduler:
         front = self._line.front()
         catching_up = self._continue_running(draft, front, now)
         self._start_waiting(draft, front, now)
-        self._look_at_backlog()
         self._use_rest(catching_up, draft, now)
         return draft.step()
 
@@ -293,6 +289,10 @@ class Scheduler:
         sequence.key = sequence.known_key(sequence.num_known)
         self._push(sequence)
 
+    def _found(self, sequence: Sequence, hit: Hit) -> None:
+        """Somebody has looked what a sequence would hit: that, and what it waits for, it will not have to compute."""
+        self._backlog.found(sequence, max(hit.total, self._in_flight.awaited_tokens(sequence)))
+
     def _push(self, sequence: Sequence) -> None:
         self._line.push(sequence)
         self._backlog.waits(sequence, self._hits.of(sequence).total)
@@ -321,6 +321,7 @@ class Scheduler:
             hit = self._hits.of(sequence)
             # Whether a leader loads what lies on the host or has to compute it: one does it for all.
             if self._in_flight.follow(sequence, hit.device):
+                self._found(sequence, hit)
                 continue
             num_slots = self._slots.lacking(sequence, hit.device)
             # Who is first and finds no room is overtaken by others now and then, not for ever.
@@ -373,14 +374,6 @@ class Scheduler:
 
     def _shares(self, front: Mapping[str, Front]) -> Shares:
         return Shares(self._running, front, self._config.max_running, self._cache.num_slots)
-
-    def _look_at_backlog(self) -> None:
-        """See for a few of those that wait what they would find by now."""
-        for _ in range(min(len(self._backlog), _LOOKS_AT_BACKLOG)):
-            sequence = self._backlog.next_to_look_at()
-            assert sequence is not None
-            found = max(self._hits.of(sequence).total, self._in_flight.awaited_tokens(sequence))
-            self._backlog.waits(sequence, found)
 
     def _is_ready_to_start(self, sequence: Sequence, now: float) -> bool:
         if self._in_flight.is_following(sequence):

@@ -1,5 +1,6 @@
 """What the cache has of those that wait, remembered until the cache changes. Decides nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hicache.cache import Hit, PrefixCache
@@ -20,6 +21,7 @@ class KnownHits:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._known: dict[int, _Known] = {}  # by order of the sequence
+        self.on_found: Callable[[Sequence, Hit], None] = lambda _sequence, _hit: None  # told of each new answer
 
     @property
     def page_size(self) -> int:
@@ -33,6 +35,7 @@ class KnownHits:
             return known.hit
         hit = self._cache.peek(sequence.key, max_tokens=sequence.max_cached_tokens)
         self._known[sequence.order] = _Known(sequence.key, changes, hit)
+        self.on_found(sequence, hit)
         return hit
 
     def cached_tokens(self, sequence: Sequence) -> int:
