@@ -310,7 +310,9 @@ Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
 class SnapshotQuery(_message.Message):
-    """Asks for all that the cache holds: the answer is one CacheSnapshot, in parts."""
+    """Asks for all that the cache holds: the answer is one CacheSnapshot, in parts.
+    Asking again before it has come is asking once. If it does not come, ask again.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -570,7 +572,11 @@ Global___CacheEvent: _TypeAlias = CacheEvent  # noqa: Y015
 
 @_typing.final
 class CacheSnapshot(_message.Message):
-    """All that the tiers held after an event."""
+    """All that device and host held after an event. One part in each message, which
+    has no events then. Behind the last part the events go on with `seq` + 1; none
+    up to `seq` comes any more, although not all of them may have been told. A part
+    0 begins anew, whatever came before.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -630,7 +636,9 @@ Global___CacheHolding: _TypeAlias = CacheHolding  # noqa: Y015
 @_typing.final
 class CacheDigest(_message.Message):
     """What the tiers held after an event, in short: who has followed all events has
-    the same. Device and host only.
+    the same. Device and host only. It comes behind all events up to `seq`: who has
+    not seen them has missed some. The first message of a stream has one, since no
+    events are told that came before it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
