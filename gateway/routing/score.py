@@ -21,14 +21,14 @@ class Weights:
     # What a second of computing costs a request that comes alone, in seconds of waiting. 1 would look at this request
     # and no other: conversations move whenever another worker is a little less busy, and what they leave is computed
     # again and evicts what others have. On the conversation trace 1 hits 15.6 % of what one cache of all slots has as
-    # 18.5, 4 hits 17.8, 24 hits 18.7, and the time to the first token is the same for each, in the mean and at p99.9.
+    # 18.5, 4 hits 17.8, 24 hits 18.6, and the time to the first token is the same for each, in the mean and at p99.9.
     compute_price: float = 24.0
     # How long a beginning that others have asked for makes a copy of it cheaper.
-    popularity_half_life_s: float = 60.0
+    popularity_half_life_s: float = 120.0
     # Cost of a second of work above the mean of all workers, of what they were given lately. Small: it outweighs
     # the beginning that all prompts share after a few requests, and a long conversation after many.
     balance_price: float = 0.1
-    balance_half_life_s: float = 60.0
+    balance_half_life_s: float = 120.0
     # A sequence that runs or waits takes part of each step. Counted as so many prompt tokens.
     crowd_tokens: float = 32.0
     # Bringing an adapter to where it computes; workers measure it, and do not tell.
