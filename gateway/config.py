@@ -249,7 +249,8 @@ class RoutingConfig:
 class FailoverConfig:
     """What becomes of requests whose worker fails."""
 
-    # How often one request may go on, or begin again, on another worker. 0: it ends with its worker.
+    # How often one request may go on, or begin again, on another worker. 0: it ends with its worker. Workers that shut
+    # down in order do not count, and neither do full ones where its client has tokens already.
     max_moves: Annotated[int, Interval(ge=0, le=100)] = 3
     # How long a request waits for a worker where there is none at the moment.
     wait_for_worker_s: Annotated[float, Interval(ge=0, le=3600)] = 5.0
