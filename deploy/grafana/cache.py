@@ -126,11 +126,11 @@ def _faults_now() -> stat.Panel:
 def _surprise_now() -> stat.Panel:
     about = (
         "Prompt tokens about which gateways expected the wrong thing of a worker's cache "
-        "(`radixgate_gateway_mispredicted_tokens_total` over `radixgate_gateway_prompt_tokens_total`). Above 30 % "
-        "requests go to the wrong workers; evictions or many gateways are the usual cause."
+        "(`radixgate_gateway_mispredicted_tokens_total` over `radixgate_gateway_prompt_tokens_total`). Gateways follow "
+        "what caches hold, so this is near nothing; evictions while requests wait are the usual cause. Fleet says more."
     )
     wrong = ratio(rate(_MISPREDICTED, GATEWAYS), rate("radixgate_gateway_prompt_tokens_total", GATEWAYS))
-    figure = Figure("percentunit", 1, ((None, GOOD), (0.15, WARNING), (0.3, BAD)))
+    figure = Figure("percentunit", 1, ((None, GOOD), (0.02, WARNING), (0.2, BAD)))
     return number("Mispredicted", about, Query(wrong, "mispredicted"), figure)
 
 
@@ -217,9 +217,9 @@ def _evictions() -> timeseries.Panel:
 def _expected() -> timeseries.Panel:
     about = (
         f"Tokens that gateways expected workers to have cached, and those that they had (`{_PREDICTED}`, "
-        f"`{_DELIVERED}`). Expected are whole blocks of 32 tokens that the gateway itself has sent, so what is found "
-        "lies somewhat above. Found below expected means that workers evict what gateways count on; far above, that "
-        "other gateways or storage brought it there."
+        f"`{_DELIVERED}`). Expected are whole pages, so what is found lies somewhat above. Found below expected "
+        "means that workers evict what gateways count on; far above, that gateways do not hear what workers have: see "
+        "Fleet."
     )
     metrics = {"expected": _PREDICTED, "found": _DELIVERED}
     queries = [Query(f"{rate(metric, GATEWAYS)} > 0", name) for name, metric in metrics.items()]
@@ -229,8 +229,8 @@ def _expected() -> timeseries.Panel:
 def _mispredicted() -> timeseries.Panel:
     about = (
         f"How far gateways are off, as a share of prompt tokens (`{_MISPREDICTED}` over "
-        "`radixgate_gateway_prompt_tokens_total`). Too much: the worker had evicted it. Too little: it came from "
-        "another gateway, or from storage."
+        "`radixgate_gateway_prompt_tokens_total`). Too much: the worker had evicted it. Too little: it came "
+        "there meanwhile, or the gateway has not been told."
     )
     prompt = rate("radixgate_gateway_prompt_tokens_total", GATEWAYS)
     queries = [

@@ -49,6 +49,24 @@ FAULTS: Colours = {
     "prefetch late": YELLOW,
     "save failed": PURPLE,
 }
+REASONS: Colours = {
+    "prefix": BLUE,
+    "load": ORANGE,
+    "warm_up": YELLOW,
+    "only": GREY,
+    "turn": PURPLE,
+    "session": GREEN,
+}
+CAUSES: Colours = {
+    "shutting_down": BLUE,
+    "overloaded": SKY,
+    "lost": ORANGE,
+    "silent": YELLOW,
+    "stalled": PURPLE,
+    "failed": VERMILION,
+}
+EVENTS: Colours = {"told": BLUE, "taken over": GREEN, "dropped": ORANGE, "snapshots": PURPLE}
+UPKEEP: Colours = {"gaps": ORANGE, "snapshots": PURPLE, "digests that differ": VERMILION, "pages forgotten": GREY}
 CODES: Colours = {
     "CANCELLED": GREY,
     "DEADLINE_EXCEEDED": YELLOW,

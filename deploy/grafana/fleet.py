@@ -1,19 +1,28 @@
 """Are all workers and gateways there, and how busy is each?"""
 
-from grafana_foundation_sdk.builders import stat, table, timeseries
+from grafana_foundation_sdk.builders import stat, timeseries
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.grafana.colours import BAD, BATCH, CALM, GOOD, QUANTILES, WARNING
+from deploy.grafana.failover import (
+    breakers,
+    breakers_now,
+    continued,
+    membership,
+    moves,
+    moves_now,
+    refused_moves,
+    shed,
+)
+from deploy.grafana.members import CONNECTED, MUST_BE_ONE, gateways, links, workers
 from deploy.grafana.page import Page
 from deploy.grafana.panels import NONE, Figure, Look, graph, number
-from deploy.grafana.processes import GATEWAY_INFO, WORKER_INFO, named_process, of_gateways, of_workers
+from deploy.grafana.processes import GATEWAY_INFO, WORKER_INFO
 from deploy.grafana.queries import (
     GATEWAYS,
-    WHOLE_RANGE,
     WORKERS,
     Query,
     hit_rate,
-    increase,
     mean,
     or_zero,
     quantiles,
@@ -22,7 +31,17 @@ from deploy.grafana.queries import (
     series,
     total,
 )
-from deploy.grafana.tables import Column, Rows, table_of
+from deploy.grafana.routing import (
+    choices,
+    computed,
+    evenness_now,
+    events,
+    expectations,
+    known_pages,
+    right_now,
+    unreached_now,
+    upkeep,
+)
 from deploy.grafana.trouble import (
     adapter_bytes,
     adapter_loads,
@@ -40,9 +59,6 @@ from deploy.grafana.trouble import (
 )
 
 _BY_WORKER = ("worker",)
-_CONNECTED = series("radixgate_gateway_worker_connected", GATEWAYS)
-_YES_OR_NO = {"1": "yes", "0": "NO"}
-_MUST_BE_ONE = ((None, BAD), (1, GOOD))
 _DAY_S = 86_400
 _TLS_OFF = "TLS is off"
 _NO_GATEWAY = "No gateway"
@@ -53,12 +69,21 @@ def fleet() -> Dashboard:
     page = Page("radixgate-fleet", "RadixGate / Fleet", about, ["namespace", "worker"])
     page.add(_workers_up(), _gateways_up(), _links_down(), _stalled_now(), width=3, height=3)
     page.add(_redis(), _versions(), _pauses_now(), _certificate(), width=3, height=3)
+    page.add(right_now(), evenness_now(), moves_now(), width=6, height=3)
+    page.add(breakers_now(), unreached_now(), width=3, height=3)
     page.row("Who is there")
-    page.add(_workers(), width=24, height=7)
-    page.add(_gateways(), _links(), width=12, height=6)
+    page.add(workers(), width=24, height=7)
+    page.add(gateways(), links(), width=12, height=6)
     page.row("Load")
     page.add(_running(), _waiting(), _in_flight(), width=8, height=8)
     page.add(_slots(), _namespaces(), _hit_rate(), width=8, height=8)
+    page.row("Where requests go")
+    page.add(choices(), computed(), expectations(), width=8, height=8)
+    page.row("What gateways know of caches")
+    page.add(known_pages(), events(), upkeep(), width=8, height=8)
+    page.row("When workers fail")
+    page.add(moves(), continued(), refused_moves(), width=8, height=7)
+    page.add(breakers(), shed(), membership(), width=8, height=7)
     page.row("Steps")
     page.add(_step_time(), _batch(), _inter_token(), width=8, height=8)
     page.row("Trouble")
@@ -92,7 +117,7 @@ def _links_down() -> stat.Panel:
         "names them. One gateway alone: its network. All of them: the worker."
     )
     figure = Figure("short", 0, ((None, GOOD), (1, BAD)), {"0": NONE})
-    return number("Links down", about, Query(or_zero(f"count({_CONNECTED} == 0)"), "down"), figure)
+    return number("Links down", about, Query(or_zero(f"count({CONNECTED} == 0)"), "down"), figure)
 
 
 def _stalled_now() -> stat.Panel:
@@ -110,7 +135,7 @@ def _redis() -> stat.Panel:
         "Whether every gateway reaches Redis (`radixgate_gateway_store_reachable`). Without it gateways decide about "
         "limits alone and serve the keys that they know; nothing can be administered."
     )
-    figure = Figure("short", 0, _MUST_BE_ONE, {"1": "reachable", "0": "AWAY"}, no_value=_NO_GATEWAY)
+    figure = Figure("short", 0, MUST_BE_ONE, {"1": "reachable", "0": "AWAY"}, no_value=_NO_GATEWAY)
     reachable = f"min({series('radixgate_gateway_store_reachable', GATEWAYS)})"
     return number("Redis", about, Query(reachable, "Redis"), figure)
 
@@ -146,90 +171,6 @@ def _certificate() -> stat.Panel:
     return number("Certificate", about, Query(f"min({workers} or {gateways}) - time()", "left"), figure)
 
 
-# ------------------------------------------------------------------------------------------------------- who is there
-
-
-def _workers() -> table.Panel:
-    about = (
-        "What each worker runs (`radixgate_worker_info`) and how busy it is (`radixgate_running_sequences`, "
-        "`radixgate_waiting_sequences`, `radixgate_slots`, `radixgate_engine_stalled_seconds`, "
-        "`process_cpu_seconds_total`, `process_resident_memory_bytes`, and for the hit rate "
-        "`radixgate_cached_tokens_total` over `radixgate_prompt_tokens_total`). Workers of one model should show one "
-        "revision."
-    )
-    labels = {
-        "worker": "Worker",
-        "version": "Version",
-        "model": "Model",
-        "model_revision": "Revision",
-        "device": "Device",
-        "number_format": "Numbers",
-    }
-    used = total(series("radixgate_slots", WORKERS, 'tier="device"', 'state="in_use"'), by=_BY_WORKER)
-    slots = total(series("radixgate_slots", WORKERS, 'tier="device"'), by=_BY_WORKER)
-    stalled = f"max by (worker) ({series('radixgate_engine_stalled_seconds', WORKERS)})"
-    columns = [
-        Column("Up", f"sum by ({', '.join(labels)}) ({WORKER_INFO})", "short", shown=False),
-        Column("Running", total(series("radixgate_running_sequences", WORKERS), by=_BY_WORKER), "short", 0),
-        Column("Waiting", total(series("radixgate_waiting_sequences", WORKERS), by=_BY_WORKER), "short", 0),
-        Column("Device in use", ratio(used, slots), "percentunit", 0, gauge=True, width=140),
-        Column("Hit rate", hit_rate(WORKERS, by=_BY_WORKER), "percentunit", 1, gauge=True, width=140),
-        Column("Stalled", stalled, "s", None, thresholds=((None, GOOD), (10, WARNING), (60, BAD))),
-        Column("CPU", of_workers("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix:cores", 2),
-        Column("Memory", of_workers("process_resident_memory_bytes"), "bytes", 1),
-    ]
-    return table_of(
-        "Workers", about, Rows(labels, "Worker", widths={"Model": 190, "Revision": 110}, descending=False), columns
-    )
-
-
-def _gateways() -> table.Panel:
-    about = (
-        "What each gateway runs (`radixgate_gateway_info`), whether it reaches Redis and lets it decide about limits "
-        "(`radixgate_gateway_store_reachable`, `radixgate_gateway_quota_store_current`), and what it takes "
-        "(`process_cpu_seconds_total`, `process_resident_memory_bytes`)."
-    )
-
-    def each(metric: str) -> str:
-        return f"sum by (process) ({named_process(series(metric, GATEWAYS))})"
-
-    columns = [
-        Column("Up", f"sum by (process, version) ({named_process(GATEWAY_INFO)})", "short", shown=False),
-        Column(
-            "Redis", each("radixgate_gateway_store_reachable"), "short", 0, thresholds=_MUST_BE_ONE, text=_YES_OR_NO
-        ),
-        Column(
-            "Limits by Redis",
-            each("radixgate_gateway_quota_store_current"),
-            "short",
-            0,
-            thresholds=_MUST_BE_ONE,
-            text=_YES_OR_NO,
-        ),
-        Column("CPU", of_gateways("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix:cores", 2),
-        Column("Memory", of_gateways("process_resident_memory_bytes"), "bytes", 1),
-    ]
-    rows = Rows({"process": "Gateway", "version": "Version"}, sort_by="Gateway", descending=False)
-    return table_of("Gateways", about, rows, columns)
-
-
-def _links() -> table.Panel:
-    about = (
-        "Each worker as gateways see it, by address: gateways connected and not "
-        "(`radixgate_gateway_worker_connected`), requests on their way there (`radixgate_gateway_in_flight_requests`), "
-        "streams lost in the chosen time (`radixgate_gateway_worker_losses_total`)."
-    )
-    flying = total(series("radixgate_gateway_in_flight_requests", GATEWAYS), by=_BY_WORKER)
-    lost = increase("radixgate_gateway_worker_losses_total", GATEWAYS, by=_BY_WORKER, window=WHOLE_RANGE)
-    columns = [
-        Column("Connected", total(_CONNECTED, by=_BY_WORKER), "short", 0),
-        Column("Not connected", f"sum by (worker) (1 - {_CONNECTED})", "short", 0, thresholds=((None, GOOD), (1, BAD))),
-        Column("In flight", flying, "short", 0),
-        Column("Lost", lost, "short", 0, no_value="0"),
-    ]
-    return table_of("Links", about, Rows({"worker": "Worker"}, sort_by="Worker", descending=False), columns)
-
-
 # --------------------------------------------------------------------------------------------------------------- load
 
 
@@ -240,7 +181,7 @@ def _by_worker(title: str, about: str, expr: str, look: Look) -> timeseries.Pane
 def _running() -> timeseries.Panel:
     about = (
         "Sequences that hold slots, by worker (`radixgate_running_sequences`). Workers that differ for long get "
-        "different traffic: see In flight and Hit rate."
+        "different traffic: see In flight, Hit rate and Choices."
     )
     expr = total(series("radixgate_running_sequences", WORKERS), by=_BY_WORKER)
     return _by_worker("Running", about, expr, Look("short", decimals=0, smallest_top=4))

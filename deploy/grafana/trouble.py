@@ -31,7 +31,7 @@ def pauses() -> timeseries.Panel:
 def losses() -> timeseries.Panel:
     about = (
         "Streams from gateways to a worker that went down, per second, by worker's address "
-        "(`radixgate_gateway_worker_losses_total`). Each makes its requests fail or start again elsewhere."
+        "(`radixgate_gateway_worker_losses_total`). Each makes its requests go on elsewhere: see Moves."
     )
     expr = f"{rate('radixgate_gateway_worker_losses_total', GATEWAYS, by=_BY_WORKER)} > 0"
     return graph("Streams lost", about, [Query(expr, "{{worker}}")], Look("ops", no_value=NONE))
