@@ -14,7 +14,7 @@ from gateway.routing.index import Holder, PageIndex
 from gateway.routing.names import NameScheme
 from gateway.routing.popularity import Popularity
 from gateway.routing.router import Candidate, Choice, Placement, Reason
-from gateway.routing.score import Cost, Hit, Weights, cost_of, prefill_speeds, price_of
+from gateway.routing.score import Cost, Hit, Wanted, Weights, cost_of, prefill_speeds, price_of
 from gateway.routing.turns import Turns
 
 _MAX_EXPLAINED = 8  # workers, those that cost least
@@ -51,21 +51,12 @@ class CacheAware:
         key, weights = placement.key, self._weights
         hits, last_page = self._hits(placement, candidates)
         uses = 1.0 if last_page is None else self._popularity.used(last_page, now)
-        price = price_of(uses, weights)
-        speeds = prefill_speeds(candidates, weights.speed_tolerance)
+        usual, speeds = prefill_speeds(candidates, weights.speed_tolerance)
+        wanted = Wanted(len(key), price_of(uses, weights), usual, placement.adapter_revision)
         given_s = self._accounts.seconds(candidates, now)
         mean_s = sum(given_s) / len(given_s)
         costs = [
-            cost_of(
-                candidate,
-                hit,
-                len(key),
-                speed,
-                price=price,
-                excess_s=given - mean_s,
-                adapter=placement.adapter_revision,
-                weights=weights,
-            )
+            cost_of(candidate, hit, wanted, speed, given - mean_s, weights)
             for candidate, hit, speed, given in zip(candidates, hits, speeds, given_s, strict=True)
         ]
         best = min(range(len(costs)), key=lambda i: (costs[i].total_s, self._turns.last(candidates[i].worker)))

@@ -1,9 +1,10 @@
 """What a request costs at each worker, in seconds. Values in, values out.
 
-    cost = wait + price * compute + load + fetch + adapter + crowd + balance
+    cost = wait + compute + load + fetch + adapter + copy + crowd + balance
 
-The first terms are the time until its first token. What is computed has a price above its time, for it also keeps
-others waiting, and takes the place of what others have cached. The last terms keep work even where nobody waits.
+The first terms are the time until its first token. Beyond its own time, what is computed keeps others waiting and takes
+the place of what they have cached: that is `copy`, the same at workers of any speed. The last terms keep work even
+where nobody waits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ class Cost(NamedTuple):
     load_s: float
     fetch_s: float
     adapter_s: float
+    copy_s: float
     crowd_s: float
     balance_s: float  # below 0: it has been given less than the mean
     total_s: float
@@ -83,37 +85,40 @@ class Cost(NamedTuple):
         return told
 
 
-def prefill_speeds(candidates: Sequence[Candidate], tolerance: float) -> list[float]:
-    """Return what each is taken to compute in a second: as measured, or as the others where that is not known."""
+def prefill_speeds(candidates: Sequence[Candidate], tolerance: float) -> tuple[float, list[float]]:
+    """Return what is usual, and what each is taken to compute in a second: the usual where it is hardly different, or
+    not known.
+    """
     known = [each.prefill_tokens_per_s for each in candidates if each.prefill_tokens_per_s > 0]
     usual = median(known) if known else USUAL_PREFILL_TOKENS_PER_S
-    return [
+    return usual, [
         speed if speed > 0 and abs(speed - usual) > tolerance * usual else usual
         for speed in (each.prefill_tokens_per_s for each in candidates)
     ]
 
 
-def cost_of(
-    candidate: Candidate,
-    hit: Hit,
-    prompt_tokens: int,
-    speed: float,
-    *,
-    price: float,
-    excess_s: float,
-    adapter: str,
-    weights: Weights,
-) -> Cost:
-    """Return what a prompt costs at a worker of that speed: `price` for each second of computing; `excess_s` is the
-    worker's work above the mean of all.
-    """
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is the same for a request at each worker."""
+
+    prompt_tokens: int
+    price: float  # of a second of computing; below 1: of the request's own time
+    usual_speed: float  # prompt tokens in a second
+    adapter: str = ""  # revision; "": none
+
+
+def cost_of(candidate: Candidate, hit: Hit, wanted: Wanted, speed: float, excess_s: float, weights: Weights) -> Cost:
+    """Return what a prompt costs at a worker of that speed. `excess_s` is the worker's work above the mean of all."""
+    missing = max(0, wanted.prompt_tokens - sum(hit))
     wait_s = candidate.pending_tokens / speed
-    compute_s = max(0, prompt_tokens - sum(hit)) / speed
+    compute_s = missing / speed
     # What takes longer to bring than to compute is computed.
     load_s = hit.host / max(speed, candidate.load_tokens_per_s or speed * weights.usual_load_speedup)
     fetch_s = hit.storage / max(speed, candidate.fetch_tokens_per_s or speed * weights.usual_fetch_speedup)
-    adapter_s = weights.adapter_s if adapter and adapter not in candidate.resident_adapters else 0.0
+    adapter_s = weights.adapter_s if wanted.adapter and wanted.adapter not in candidate.resident_adapters else 0.0
+    copy_s = max(0.0, wanted.price - 1.0) * missing / wanted.usual_speed
     crowd_s = candidate.sequences * weights.crowd_tokens / speed
     balance_s = weights.balance_price * excess_s
-    total_s = wait_s + price * compute_s + load_s + fetch_s + adapter_s + crowd_s + balance_s
-    return Cost(hit, wait_s, compute_s, load_s, fetch_s, adapter_s, crowd_s, balance_s, total_s)
+    own_s = wait_s + min(1.0, wanted.price) * compute_s + load_s + fetch_s + adapter_s
+    total_s = own_s + copy_s + crowd_s + balance_s
+    return Cost(hit, wait_s, compute_s, load_s, fetch_s, adapter_s, copy_s, crowd_s, balance_s, total_s)

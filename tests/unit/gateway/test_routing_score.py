@@ -9,7 +9,7 @@ from gateway.routing.index import DEVICE, HOST, PageIndex
 from gateway.routing.names import NameScheme
 from gateway.routing.popularity import MAX_REMEMBERED, Popularity
 from gateway.routing.router import Candidate, Choice, Placement
-from gateway.routing.score import Cost, Hit, Weights, cost_of, prefill_speeds, price_of
+from gateway.routing.score import Cost, Hit, Wanted, Weights, cost_of, prefill_speeds, price_of
 from gateway.routing.stores import Stores
 from tests.unit.hicache.support import key
 
@@ -23,7 +23,7 @@ NOTHING = Hit()
 
 
 def cost(candidate: Candidate, hit: Hit = NOTHING, adapter: str = "") -> Cost:
-    return cost_of(candidate, hit, 1000, SPEED, price=1.0, excess_s=0.0, adapter=adapter, weights=WEIGHTS)
+    return cost_of(candidate, hit, Wanted(1000, 1.0, SPEED, adapter), SPEED, 0.0, WEIGHTS)
 
 
 def test_a_request_waits_for_what_is_pending_and_for_what_is_missing() -> None:
@@ -56,14 +56,30 @@ def test_a_copy_costs_less_the_more_requests_have_come_for_it() -> None:
     assert price_of(10.0, WEIGHTS) == WEIGHTS.compute_price / 10
 
 
+def test_a_copy_costs_the_same_wherever_it_is_made() -> None:
+    wanted = Wanted(1000, 5.0, SPEED)
+    slow, quick = (cost_of(Candidate("a"), NOTHING, wanted, speed, 0.0, WEIGHTS) for speed in (SPEED / 2, SPEED * 2))
+    assert slow.copy_s == quick.copy_s == 4.0
+    assert slow.total_s - quick.total_s == pytest.approx(1.5)
+
+
+def test_computing_is_never_a_gain_however_many_share_it() -> None:
+    wanted = Wanted(1000, 0.01, SPEED)
+    all_of_it = Hit(device=1000)
+    for speed in (SPEED / 4, SPEED, SPEED * 4):
+        found = [cost_of(Candidate("a"), hit, wanted, speed, 0.0, WEIGHTS).total_s for hit in (NOTHING, all_of_it)]
+        assert found[0] > found[1]
+
+
 def test_speeds_that_hardly_differ_are_one_and_an_unknown_one_is_the_usual() -> None:
     speeds = [100.0, 110.0, 90.0, 25.0, 0.0]
     candidates = [Candidate(str(i), prefill_tokens_per_s=speed) for i, speed in enumerate(speeds)]
-    assert prefill_speeds(candidates, 0.25) == [95.0, 95.0, 95.0, 25.0, 95.0]
+    assert prefill_speeds(candidates, 0.25) == (95.0, [95.0, 95.0, 95.0, 25.0, 95.0])
 
 
 def test_where_no_speed_is_known_all_are_alike() -> None:
-    assert len(set(prefill_speeds([Candidate("a"), Candidate("b")], 0.25))) == 1
+    usual, speeds = prefill_speeds([Candidate("a"), Candidate("b")], 0.25)
+    assert speeds == [usual, usual]
 
 
 # ------------------------------------------------------------------------------------------------------------- accounts
