@@ -202,7 +202,7 @@ async def test_a_worker_that_is_lost_is_named_as_the_end(redis_url: str, worker:
             await lose_after(2, call, worker)
         assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
     (line,) = read(path)
-    assert (line["end"], line["completion_tokens"]) == ("worker_lost", 2)
+    assert (line["end"], line["completion_tokens"]) == ("stream_lost", 2)
 
 
 async def test_no_line_holds_a_prompt_or_a_text(redis_url: str, worker: FakeWorker, tmp_path: Path) -> None:
