@@ -12,10 +12,17 @@ import grpc
 
 from radixgate.v1 import inference_pb2, inference_pb2_grpc
 
-RETRY_POLICY: Final = {
+_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+SERVICE_CONFIG: Final = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    # A gateway that drains says so. Without this, calls are tried there again, as often as anywhere.
+    "healthCheckConfig": {"serviceName": _SERVICE},
     "methodConfig": [
         {
-            "name": [{"service": "radixgate.v1.InferenceService"}],
+            "name": [{"service": _SERVICE}],
+            # Where no gateway serves at the moment, calls wait for one, at most until their deadlines.
+            "waitForReady": True,
             "retryPolicy": {
                 "maxAttempts": 5,
                 "initialBackoff": "0.1s",
@@ -25,9 +32,10 @@ RETRY_POLICY: Final = {
             },
         }
     ],
-    "loadBalancingConfig": [{"round_robin": {}}],
 }
-"""What gRPC's own documentation tells clients to set: a call that has brought nothing yet is tried again."""
+"""What gRPC has clients set where servers come and go: take those in turn that are healthy, and try a call that has
+brought nothing yet again.
+"""
 
 CALL_TIMEOUT_S: Final = 600.0
 _MAX_MESSAGE_BYTES: Final = 64 << 20
@@ -105,9 +113,9 @@ class FleetClient:
 
 @asynccontextmanager
 async def fleet_client(addresses: Sequence[str], key: str) -> AsyncIterator[FleetClient]:
-    """Provide a client that retries as gRPC recommends, and takes gateways in turn."""
+    """Provide a client that takes healthy gateways in turn, and tries again what has brought nothing."""
     options: list[tuple[str, int | str]] = [
-        ("grpc.service_config", json.dumps(RETRY_POLICY)),
+        ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -178,15 +178,18 @@ class Fleet:
             client.ensure_tenant(name)
             return client.create_key(name)[1]
 
-    def connected(self) -> int:
-        """Return how many workers the gateways that run are connected to: the fewest of any."""
-        running = [gateway for gateway in self.gateways if gateway.runs]
-        return int(min(gateway.total("radixgate_gateway_worker_connected") for gateway in running))
-
     def wait_until_connected(self, num_workers: int | None = None, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every gateway has so many workers, by default all."""
+        """Wait until every gateway that runs has so many workers, by default all."""
         wanted = len(self.workers) if num_workers is None else num_workers
-        _wait(lambda: self.connected() == wanted, timeout_s, f"{wanted} workers connected")
+        _wait(
+            lambda: all(
+                gateway.total("radixgate_gateway_worker_connected") == wanted
+                for gateway in self.gateways
+                if gateway.runs
+            ),
+            timeout_s,
+            f"{wanted} workers connected",
+        )
 
     def worker_totals(self, name: str, **labels: str) -> list[float]:
         """Return the total of a metric at each worker that runs."""

@@ -11,6 +11,7 @@ import psutil
 from benchmarks.fleet_client import FleetClient, Outcome, fleet_client, tokens_request
 from benchmarks.fleet_processes import Fleet, FleetPlan, Member, running_fleet
 from radixgate.v1 import inference_pb2
+from tests.processes import wait_until
 
 __all__ = ["Fleet", "FleetPlan", "Load", "Member", "Outcome", "client_of", "prompt", "request", "running_fleet"]
 
@@ -31,7 +32,7 @@ def request(number: int, num_new: int, num_tokens: int = 120) -> inference_pb2.G
 
 @asynccontextmanager
 async def client_of(fleet: Fleet, tenant: str = "acme") -> AsyncIterator[FleetClient]:
-    """Provide a tenant's client over all gateways, which retries as gRPC recommends."""
+    """Provide a tenant's client over all gateways, which does what gRPC has clients do where servers come and go."""
     key = fleet.make_tenant(tenant)
     async with fleet_client([gateway.address for gateway in fleet.gateways], key) as client:
         yield client
@@ -158,8 +159,24 @@ async def restarted(member: Member) -> None:
     """Restart a member as an upgrade does: SIGTERM, its end, and the same address again."""
     member.ask_to_end()
     await asyncio.to_thread(member.wait_until_gone)
+    await back(member)
+
+
+async def back(member: Member) -> None:
+    """Start a member that has ended, under the same address."""
     member.start()
     await asyncio.to_thread(member.wait_until_ready)
+
+
+async def drained_with_streams(gateway: Member) -> None:
+    """Have a gateway end while it has streams, and wait until it is gone. Raises AssertionError where it had none."""
+
+    def drains_with_streams() -> bool:
+        return not gateway.says("/readyz") and gateway.total("radixgate_gateway_open_streams") > 0
+
+    gateway.ask_to_end()
+    await asyncio.to_thread(wait_until, drains_with_streams, timeout_s=10, what="a drain with streams under way")
+    await asyncio.to_thread(gateway.wait_until_gone)
 
 
 def left_behind(pids: Sequence[int]) -> list[int]:

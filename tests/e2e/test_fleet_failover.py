@@ -11,8 +11,10 @@ from tests.e2e.fleet import (
     FleetPlan,
     Load,
     assert_as_undisturbed,
+    back,
     client_of,
     complete,
+    drained_with_streams,
     held_by,
     request,
     restarted,
@@ -102,12 +104,18 @@ async def test_usage_that_is_accounted_to_a_tenant_counts_each_token_once(whole:
 
 
 async def test_a_rolling_restart_of_all_workers_and_gateways_fails_no_call(whole: Fleet) -> None:
-    async with client_of(whole) as client, Load(client, num_streams=12, num_new=20) as load:
+    async with client_of(whole) as client, Load(client, num_streams=12, num_new=60) as load:
         await load.has_done(12)
-        for member in (*whole.workers, *whole.gateways):
-            await restarted(member)
+        for worker in whole.workers:
+            await restarted(worker)
             await asyncio.to_thread(whole.wait_until_connected)
             await load.has_done(12)
+        for gateway in whole.gateways:
+            await drained_with_streams(gateway)
+            await load.has_done(12)  # by the other one alone
+            await back(gateway)
+            await asyncio.to_thread(whole.wait_until_connected)
+            await load.has_done(24)
     assert load.failed == []
 
 
