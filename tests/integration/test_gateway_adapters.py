@@ -116,7 +116,8 @@ async def test_requests_go_only_to_workers_that_have_the_adapter(redis_url: str)
             assert (len(one.submits), len(two.submits)) == (0, 6)
             for _ in range(6):
                 await stack.generate(**FOUR)
-            assert (len(one.submits), len(two.submits)) == (3, 9)
+            assert len(one.submits) > 0
+            assert len(one.submits) + len(two.submits) == 12
 
 
 @pytest.mark.parametrize(
