@@ -48,6 +48,10 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "radixgate_host_pool_bytes",
             "radixgate_host_pool_pinned",
         ),
+        "What gateways are told": (
+            "radixgate_cache_events_total",
+            "radixgate_cache_snapshots_total",
+        ),
         "Between device and host": (
             "radixgate_mirrored_tokens_total",
             "radixgate_mirrored_bytes_total",
