@@ -114,7 +114,9 @@ class ModelWorker:
     def __init__(self, name: str, model: WorkerModel, agenda: Agenda, speed: float = 1.0) -> None:
         self.name = name
         self.tally = Tally()
-        self.in_flight = 0
+        self.sequence_seconds = 0.0  # the sum of the times that its sequences took
+        self._in_flight = 0
+        self._counted_at = 0.0
         self._model = model
         self._agenda = agenda
         self._prefill_tokens_per_s = model.prefill_tokens_per_s * speed
@@ -147,10 +149,15 @@ class ModelWorker:
         job.expected_missing = len(job.key) - peeked.device - peeked.host
         job.link.waiting_tokens += job.expected_missing
         job.link.jobs.add(job.sequence_id)
-        self.in_flight += 1
+        self._count(1)
         self._queue.append(job)
         self._begin_next()
         self._report_soon()
+
+    def _count(self, change: int) -> None:
+        now = self._agenda.now
+        self.sequence_seconds += self._in_flight * (now - self._counted_at)
+        self._in_flight, self._counted_at = self._in_flight + change, now
 
     def _begin_next(self) -> None:
         if self._current is not None or not self._queue:
@@ -164,7 +171,7 @@ class ModelWorker:
         self.cache.tick(now)
         if not lease.reserve(missing, now=now):
             lease.release()
-            assert self.in_flight > len(self._queue), f"{self.name} has no room for {len(job.key)} tokens"
+            assert self._in_flight > len(self._queue), f"{self.name} has no room for {len(job.key)} tokens"
             return  # until a sequence ends
         self._queue.popleft()
         job.link.waiting_tokens -= job.expected_missing
@@ -205,7 +212,7 @@ class ModelWorker:
             job.lease.commit(job.key.extend(own.astype(np.int32)), now=now)
         job.lease.release()
         job.link.jobs.discard(job.sequence_id)
-        self.in_flight -= 1
+        self._count(-1)
         finished = worker_pb2.SequenceOutput(
             sequence_id=job.sequence_id, finish_reason=inference_pb2.FINISH_REASON_LENGTH
         )
@@ -245,7 +252,7 @@ class ModelWorker:
             left = int(max(0.0, self._ends_at - self._agenda.now) * self._prefill_tokens_per_s)
         own_left = left if self._current is not None and self._current.link is link else 0
         return worker_pb2.WorkerLoad(
-            running_sequences=self.in_flight - len(self._queue),
+            running_sequences=self._in_flight - len(self._queue),
             waiting_sequences=len(self._queue),
             pending_tokens=left + sum(each.waiting_tokens for each in self._links),
             own_pending_tokens=own_left + link.waiting_tokens,
@@ -333,7 +340,6 @@ class ModelFleet:
             ModelWorker(f"w{i}", model, self.agenda, speeds[i] if speeds else 1.0) for i in range(num_workers)
         ]
         self.gateways = [ModelGateway(self.workers, make_router, model, self.agenda) for _ in range(num_gateways)]
-        self.in_flight: list[list[int]] = []  # by worker, at each arrival
 
     def run(self, requests: Iterator[Request], each: Callable[[int], None] = lambda served: None) -> None:
         """Serve them all to their end."""
@@ -341,7 +347,6 @@ class ModelFleet:
 
         def arrive(request: Request) -> None:
             number = next(numbers)
-            self.in_flight.append([worker.in_flight for worker in self.workers])
             self.gateways[number % len(self.gateways)].send(request)
             each(number)
             schedule()

@@ -61,7 +61,7 @@ class Figures:
     slow_share: float  # of all computed tokens, that of the first worker
     first_token_mean_s: float
     first_token_p99_s: float
-    in_flight_max_over_mean: float  # of the means over time
+    in_flight_max_over_mean: float  # of sequences at a time
     predictions_right: float
     digests_agreed: int
     digests_differed: int
@@ -126,7 +126,7 @@ def measure(setting: Setting, trace: Path) -> Figures:
     tallies = [worker.tally for worker in fleet.workers]
     computed = np.array([each.computed_tokens for each in tallies], dtype=np.float64)
     first_token_s = np.concatenate([each.first_token_s for each in tallies])
-    in_flight = np.mean(fleet.in_flight, axis=0)
+    in_flight = np.array([worker.sequence_seconds for worker in fleet.workers])
     forecasts = [gateway.forecasts for gateway in fleet.gateways]
     right = sum(each.right for each in forecasts)
     return Figures(
