@@ -36,6 +36,20 @@ RARE = {
     ("Pages", "corrupt"),
     ("Pages", "dropped"),
     ("Usage log", ""),  # there is a log where one is configured
+    # One worker, which lives: test_fleet_live looks at what others bring about.
+    ("Workers", "G"),
+    ("Gateways", "D"),
+    ("Expectations", "over"),
+    ("Expectations", "under"),
+    ("Events of caches", "dropped"),
+    ("Events of caches", "snapshots"),
+    ("Upkeep of the index", ""),
+    ("Moves", ""),
+    ("Continued here", ""),
+    ("Moves that could not be", ""),
+    ("Breakers", ""),
+    ("Refused for want of room", ""),
+    ("Coming and going", ""),
 }
 # Panels of what is there, or could go wrong, with or without traffic. All others say "No traffic", or "None", without.
 STATE = {
@@ -50,6 +64,10 @@ STATE = {
         "Redis",
         "Versions",
         "Pauses",
+        "Moves",
+        "Breakers",
+        "Not reached",
+        "Pages known",
         "Links",
         "Running",
         "Waiting",
