@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -229,3 +230,29 @@ def test_pages_in_storage_are_no_part_of_the_digest() -> None:
     assert index.match([b"s" * 16], [store])[0].held == 1
     assert following.digest.is_empty
     assert worker.log.seq == 0
+
+
+def test_where_one_event_in_a_hundred_is_lost_readers_are_in_step_again_within_two_seconds() -> None:
+    dice, worker = Random(7), Worker()
+    reader = Reader(worker)
+    reader.hear_digest()
+    answered_at = None
+    for tick in range(3000):  # of 10 ms: the last ten seconds lose nothing
+        reader.now = tick / 100
+        worker.do(("serve", dice.choice(PROMPTS), dice.choice("ab")))
+        for event in worker.told:
+            hear_with("lost" if tick < 2000 and dice.random() < 0.01 else "arrives", reader, event)
+        worker.told.clear()
+        if tick % 100 == 0:  # a report
+            reader.hear_digest()
+        if reader.following.wants_snapshot(reader.now):
+            reader.asked, answered_at = True, tick + 2
+        if tick == answered_at:
+            reader.answer()
+            while reader.parts:
+                reader.take_part()
+        if tick >= 2200:
+            reader.check()
+    assert reader.observer.gaps > 10
+    assert reader.observer.snapshots > 10
+    assert reader.observer.differed == 0
