@@ -10,6 +10,7 @@ from cli.top.grid import Column
 from cli.top.rows import AdapterRow, GatewayRow, Latency, SlotUse, TenantRow, WorkerRow
 
 _STALL_S = 5.0  # nothing moves for longer: worth a colour
+_RIGHT_ENOUGH = 0.98  # as the alert has it
 
 
 def _hit(row: WorkerRow | TenantRow | AdapterRow, width: int) -> Text:
@@ -72,8 +73,18 @@ def _connected(row: GatewayRow, width: int) -> Text:
     return Text(f"{row.workers_connected}/{row.workers_known}", style)
 
 
+def _right(row: GatewayRow, width: int) -> Text:
+    if row.right is None:
+        return Text(NOTHING)
+    return Text(percent(row.right), "" if row.right >= _RIGHT_ENOUGH else "yellow")
+
+
 def _gateway_note(row: GatewayRow, width: int) -> Text:
-    return Text(row.error, "red") if not row.up else Text(f"v{row.version}" if row.version else "", "bright_black")
+    if not row.up:
+        return Text(row.error, "red")
+    if row.workers_shunned:
+        return Text(f"{row.workers_shunned} breakers", "bold red")
+    return Text(f"v{row.version}" if row.version else "", "bright_black")
 
 
 WORKERS: Final[tuple[Column[WorkerRow], ...]] = (
@@ -109,6 +120,9 @@ GATEWAYS: Final[tuple[Column[GatewayRow], ...]] = (
     Column("QUEUE", 5, lambda row, _: short(row.queued), 7),
     Column("REDIS", 6, _redis, 1, "left"),
     Column("WORKERS", 7, _connected, 4),
+    Column("MOVED/s", 7, lambda row, _: short(row.move_rate), 8),
+    Column("RIGHT", 5, _right, 9),
+    Column("PAGES", 5, lambda row, _: short(row.known_pages), 10),
     Column("", 8, _gateway_note, 5, "left", grows_to=30),
 )
 

@@ -38,6 +38,10 @@ SHARED_LIMITS: Final = "radixgate_gateway_quota_store_current"
 CONNECTED: Final = "radixgate_gateway_worker_connected"
 AUTH_FAILURES: Final = "radixgate_gateway_auth_failures_total"
 DECISIONS: Final = "radixgate_gateway_quota_decisions_total"
+MOVES: Final = "radixgate_gateway_moves_total"
+BREAKERS: Final = "radixgate_gateway_worker_breaker_state"
+PREDICTIONS: Final = "radixgate_gateway_predictions_total"
+INDEX: Final = "radixgate_gateway_index_size"
 GATEWAY_PROMPT: Final = "radixgate_gateway_prompt_tokens_total"
 GATEWAY_CACHED: Final = "radixgate_gateway_cached_tokens_total"
 GATEWAY_COMPLETION: Final = "radixgate_gateway_completion_tokens_total"
@@ -46,7 +50,8 @@ HISTOGRAMS: Final = (STEP, GAPS, WORKER_TTFT, QUEUE_WAIT, GATEWAY_TTFT)
 PLAIN: Final = (
     STARTED, WORKER_INFO, RUNNING, WAITING, SLOTS, SETTLED, PROMPT, CACHED, COMPLETION, PAUSES, STALLED, EVICTED, LOST,
     MIRRORED, LOADED_BACK, PREFETCHED, RESIDENT, STORED, GATEWAY_INFO, REQUESTS, STREAMS, QUEUED, REDIS, SHARED_LIMITS,
-    CONNECTED, AUTH_FAILURES, DECISIONS, GATEWAY_PROMPT, GATEWAY_CACHED, GATEWAY_COMPLETION,
+    CONNECTED, AUTH_FAILURES, DECISIONS, MOVES, BREAKERS, PREDICTIONS, INDEX, GATEWAY_PROMPT, GATEWAY_CACHED,
+    GATEWAY_COMPLETION,
 )  # fmt: skip
 # Of these the buckets are looked at as well: quantiles come from them.
 _WITH_BUCKETS: Final = (WORKER_TTFT, QUEUE_WAIT, GATEWAY_TTFT)

@@ -91,6 +91,10 @@ class GatewayRow:
     shared_limits: bool | None = None  # Redis decides about limits, and not this gateway alone
     workers_connected: int | None = None
     workers_known: int | None = None
+    workers_shunned: int = 0  # those whose breaker is not closed
+    move_rate: float | None = None  # requests that went on at another worker
+    known_pages: float | None = None  # of all workers' caches
+    right: float | None = None  # share of requests that found what was expected of their worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

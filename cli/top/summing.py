@@ -118,7 +118,16 @@ def gateway_row(endpoint: str, samples: Samples, window: Window, error: str) -> 
         shared_limits=_yes(samples.value(names.SHARED_LIMITS)),
         workers_connected=round(sum(connected.values())),
         workers_known=len(connected),
+        workers_shunned=sum(state > 0 for state in samples.values(names.BREAKERS, "worker").values()),
+        move_rate=window.rate(names.MOVES),
+        known_pages=samples.value(names.INDEX),
+        right=_right(window),
     )
+
+
+def _right(window: Window) -> float | None:
+    all_of_them = window.total(names.PREDICTIONS)
+    return window.total(names.PREDICTIONS, outcome="right") / all_of_them if all_of_them else None
 
 
 def tenant_rows(of_workers: Sequence[Window], of_gateways: Sequence[Window]) -> tuple[TenantRow, ...]:

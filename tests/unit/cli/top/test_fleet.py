@@ -111,6 +111,29 @@ def test_a_gateway_shows_requests_latency_refusals_and_redis() -> None:
     assert (row.redis, row.workers_connected, row.workers_known) == (False, 0, 1)
 
 
+def test_a_gateway_shows_what_it_knows_of_caches_how_often_it_was_right_and_what_moved() -> None:
+    metrics = a_gateway()
+    metrics.index(lambda: 1234)
+    world = World(g=metrics)
+    world.look()
+    for error in (0, 0, 0, 64):
+        metrics.hit_predicted("10.0.0.1:50061", 640, 640 - error, error)
+    metrics.request_moved("lost", "continued")
+    metrics.breaker_changed("10.0.0.1:50061", "open")
+    metrics.breaker_changed("10.0.0.2:50061", "closed")
+    [row] = world.look().gateways
+    assert (row.known_pages, row.right, row.workers_shunned) == (1234, 0.75, 1)
+    assert row.move_rate is not None
+    assert row.move_rate > 0
+
+
+def test_a_gateway_that_expected_nothing_was_neither_right_nor_wrong() -> None:
+    world = World(g=a_gateway())
+    world.look()
+    [row] = world.look().gateways
+    assert (row.right, row.workers_shunned, row.move_rate) == (None, 0, 0.0)
+
+
 def test_tokens_that_worker_and_gateway_both_count_count_once() -> None:
     worker, gateway = a_worker(), a_gateway()
     world = World(w=worker, g=gateway)

@@ -104,6 +104,15 @@ def test_each_view_shows_its_own(view: str, wanted: tuple[str, ...]) -> None:
     assert all(word in shown for word in wanted), shown
 
 
+def test_a_gateway_says_how_often_it_was_right_what_moved_and_whom_it_shuns() -> None:
+    [gateway] = a_view().gateways
+    view = replace(
+        a_view(), gateways=(replace(gateway, right=0.97, known_pages=12_345.0, move_rate=0.5, workers_shunned=2),)
+    )
+    shown = plain(screen(view, Controls(view="gateways"), 180, 20))
+    assert all(word in shown for word in ("97 %", "12.3k", "0.5", "2 breakers")), shown
+
+
 def test_what_the_source_cannot_say_is_told() -> None:
     view = replace(a_view(), error="no answer in 3 s", silent=(("127.0.0.1:1", "connection refused"),))
     shown = plain(screen(view, Controls(), 100, 30))
