@@ -26,7 +26,7 @@ Tier = Literal["device", "host", "storage"]
 Change = Literal["stored", "removed", "moved"]
 
 ANSWER_S: Final = 5.0
-"""A snapshot that has not come after this time is asked for again."""
+"""A snapshot of which nothing has come for this time is asked for again."""
 
 MAX_PAUSE_S: Final = 30.0
 """Between attempts that nobody answers, which are made less and less often."""
@@ -210,6 +210,7 @@ class Following:
             return
         self._next_part += 1
         self._parts.extend(holdings)
+        self._asked_at = now  # a long one that is coming is not asked for once more: it would begin anew
         if last:
             self._take(seq, now)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.dispatch.cache_messages import digest_of, events_of, holdings_of
 from gateway.observer import NullObserver
-from gateway.routing.following import CacheEvent, Following
+from gateway.routing.following import ANSWER_S, CacheEvent, Following
 from gateway.routing.index import DEVICE, HOST, PageIndex
 from hicache.cache import PrefixCache
 from hicache.events import EventLog, Snapshot
@@ -256,3 +256,24 @@ def test_where_one_event_in_a_hundred_is_lost_readers_are_in_step_again_within_t
     assert reader.observer.gaps > 10
     assert reader.observer.snapshots > 10
     assert reader.observer.differed == 0
+
+
+def test_a_snapshot_that_takes_long_to_come_is_not_asked_for_once_more_while_it_comes() -> None:
+    worker = Worker()
+    for prompt in PROMPTS:
+        worker.do(("serve", prompt, "a"))
+    reader = Reader(worker)
+    reader.hear_digest()
+    reader.now = 100.0
+    reader.ask()
+    reader.asked = False
+    reader.parts = snapshot_messages(worker.snapshot(), max_part_bytes=64)
+    assert len(reader.parts) > 3
+    while reader.parts:
+        reader.now += ANSWER_S - 2  # a second more passes when it asks
+        reader.ask()
+        assert not reader.asked
+        reader.take_part()
+    reader.hear_digest()
+    reader.check()
+    assert reader.observer.snapshots == 1
