@@ -91,7 +91,10 @@ class WorkerHealth:
 
     def abandoned(self, permit: int) -> None:
         """A request has ended without saying anything about the worker."""
+        allowed_before = self._breaker.allows(self._clock())
         self._breaker.abandoned(permit)
+        if not allowed_before and self._breaker.allows(self._clock()):
+            self._on_opening()  # it was the one that was to see: another one may
 
     def failed(self, permit: int) -> None:
         self._breaker.failed(permit, self._clock())

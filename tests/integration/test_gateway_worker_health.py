@@ -210,6 +210,25 @@ async def test_requests_that_wait_are_served_when_a_breaker_lets_one_through(red
                 assert done.token_ids == completion(IDS, 4)
 
 
+async def test_who_waits_is_let_through_when_the_one_that_was_to_see_has_gone(redis_url: str) -> None:
+    config = link_config(breaker_failures=1, breaker_open_s=0.1)
+    async with FakeWorker("a") as worker:
+        async with gateway(redis_url, [worker], worker_link=config, failover=PATIENT) as stack:
+            worker.failure = INTERNAL
+            assert (await stack.refused(**FOUR)).code is grpc.StatusCode.INTERNAL
+            worker.failure = None
+            worker.hold()
+            await until(lambda: link_to(stack, worker).takes_requests)
+            sees = stack.call(**FOUR)
+            await until(lambda: worker.num_running == 1)
+            waits = asyncio.create_task(stack.generate(**FOUR))
+            await until(lambda: len(stack.app.fronts.calls.in_flight) == 2)
+            sees.cancel()
+            worker.go()
+            # Long before its patience of a minute ends.
+            assert (await asyncio.wait_for(waits, 20)).token_ids == completion(IDS, 4)
+
+
 async def test_malformed_requests_and_full_lines_never_open_a_breaker(redis_url: str) -> None:
     config = link_config(breaker_failures=1)
     bad = worker_pb2.SequenceError(code=worker_pb2.SEQUENCE_ERROR_CODE_INVALID_ARGUMENT, field="sampling.regex")
