@@ -1,4 +1,4 @@
-"""Figures in the documents are those of the files, and places without a file say how to get one."""
+"""Figures in pages are those of the files, and places without a file say how to get one."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.document import DOCUMENT, PLACES, RESULTS, UnknownPlaceError, filled
+from benchmarks.document import PAGES, PLACES, RESULTS, UnknownPlaceError, filled
 from benchmarks.document_tables import conditions, start, workloads
+from benchmarks.scaling_model import CELL, ROOM, Assumed, UnitCosts, needs
 
 MACHINE = {
     "date": "2026-11-29", "processor": "AMD EPYC", "cores": 2, "memory_gib": 23.5, "python": "3.11.7",
@@ -33,17 +34,37 @@ SERVED: dict[str, Any] = {
 }
 
 
-def test_the_document_shows_the_figures_of_the_files() -> None:
-    text = DOCUMENT.read_text()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_the_figures_of_the_files(page: Path) -> None:
+    text = page.read_text()
 
     assert filled(text, RESULTS) == text, "run python -m benchmarks.document"
 
 
-def test_the_document_has_a_place_for_all_that_is_measured() -> None:
-    text = DOCUMENT.read_text()
+def test_pages_have_a_place_for_all_that_is_measured() -> None:
+    text = "".join(page.read_text() for page in PAGES)
 
     assert [name for name in PLACES if f"<!-- figures: {name} -->" not in text] == []
     assert text.count("<!-- figures: ") == text.count("<!-- end -->") == len(PLACES)
+
+
+def test_what_more_workers_need_is_more_of_everything_and_hearing_is_bounded_by_a_cell() -> None:
+    costs = UnitCosts(
+        request=0.005, output_token=2e-5, link=0.003, page=4e-6, page_bytes=300,
+        redis_request=2e-4, redis_renewal=1e-4, redis_look=5e-5,
+    )  # fmt: skip
+    one, many, more = (needs(workers, costs, Assumed()) for workers in (1, CELL, 2 * CELL))
+
+    assert one.gateways == 1
+    assert many.hearing == pytest.approx(CELL * one.hearing)
+    assert many.fleets == 1
+    assert (more.fleets, more.gateways) == (2, 2 * many.gateways)
+    assert more.hearing == many.hearing
+    assert more.hearing_undivided == pytest.approx(2 * many.hearing)
+    assert more.redis == pytest.approx(2 * many.redis)
+    # Each gateway keeps to its room.
+    requests = many.requests_per_s * (costs.request + (Assumed().output_tokens - 1) * costs.output_token)
+    assert requests / many.gateways + many.hearing <= ROOM
 
 
 def test_places_are_filled_anew_and_the_rest_is_left_alone(tmp_path: Path) -> None:
