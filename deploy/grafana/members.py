@@ -85,7 +85,12 @@ def gateways() -> table.Panel:
         Column("CPU", of_gateways("rate(process_cpu_seconds_total[$__rate_interval])"), "suffix:cores", 2),
         Column("Memory", of_gateways("process_resident_memory_bytes"), "bytes", 1),
     ]
-    rows = Rows({"process": "Gateway", "version": "Version"}, sort_by="Gateway", descending=False)
+    rows = Rows(
+        {"process": "Gateway", "version": "Version"},
+        sort_by="Gateway",
+        widths={"Gateway": 150, "Version": 70},
+        descending=False,
+    )
     return table_of("Gateways", about, rows, columns)
 
 
