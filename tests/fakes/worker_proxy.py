@@ -1,6 +1,8 @@
 """Stands between a gateway and a worker and spoils what passes: how a deployment looks whose isolation is broken."""
 
 import asyncio
+import random
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, Protocol, Self
 
@@ -36,11 +38,58 @@ class Honest:
         return self._token_s * (admission.prompt_tokens - admission.cached.device)
 
 
+class Feed(Protocol):
+    """What becomes of what a worker tells, on its way to gateways."""
+
+    def pass_on(self, message: worker_pb2.ConnectResponse) -> None:
+        """Change what the gateway gets to hear."""
+        ...
+
+
+class FaithfulFeed:
+    """All comes as it was told."""
+
+    def pass_on(self, message: worker_pb2.ConnectResponse) -> None:
+        pass
+
+
+class LossyFeed:
+    """Of the changes of its cache, some get lost and others come twice. All else comes as it was told.
+
+    Digests come once a second, so `digests_left` says for how many seconds there are any.
+    """
+
+    def __init__(self, seed: int, lost: float = 0.01, repeated: float = 0.01) -> None:
+        self.lost = self.repeated = self.passed = 0  # events
+        self.digests_left = sys.maxsize
+        self.lost_share, self.repeated_share = lost, repeated
+        self._chance = random.Random(seed)
+
+    def pass_on(self, message: worker_pb2.ConnectResponse) -> None:
+        if message.HasField("digest"):
+            if self.digests_left == 0:
+                message.ClearField("digest")
+            else:
+                self.digests_left -= 1
+        events = list(message.cache_events)
+        if not events:
+            return
+        del message.cache_events[:]
+        for event in events:
+            chance = self._chance.random()
+            copies = 0 if chance < self.lost_share else 2 if chance > 1 - self.repeated_share else 1
+            message.cache_events.extend([event] * copies)
+            self.lost += copies == 0
+            self.repeated += copies == 2
+            self.passed += 1
+
+
 class WorkerProxy(worker_pb2_grpc.WorkerServiceServicer):
     """A worker's address to gateways. `fault` may be exchanged at any time."""
 
-    def __init__(self, worker: str, fault: Fault | None = None) -> None:
+    def __init__(self, worker: str, fault: Fault | None = None, feed: Feed | None = None) -> None:
         self.fault: Fault = fault or Honest()
+        self._feed = feed or FaithfulFeed()
         self.drops_cache = True
         self.address = ""
         self._channel = grpc.aio.insecure_channel(worker)
@@ -70,6 +119,7 @@ class WorkerProxy(worker_pb2_grpc.WorkerServiceServicer):
         writer = asyncio.create_task(self._write(request_iterator, call, submits))
         try:
             async for response in call:
+                self._feed.pass_on(response)
                 for output in response.outputs:
                     if output.HasField("admission"):
                         await asyncio.sleep(self.fault.pause_s(submits.pop(output.sequence_id), output.admission))
