@@ -163,6 +163,6 @@ def sizes(scale: Report, fleet: Report, gateway: Report) -> str:
         ["gateways, of all fleets", *(f"{each.gateways:,}" for each in found)],
         ["pages in the index of one gateway", *(f"{each.pages / 1e6:.2f} M" for each in found)],
         ["its memory, GB", *(f"{each.index_gb:.2f}" for each in found)],
-        ["Redis, cores in all", *(f"{each.redis:.2g}" for each in found)],
+        ["Redis, cores, of all fleets", *(f"{each.redis:.2g}" for each in found)],
     ]
     return table(["workers", *(f"{size:,}" for size in _SIZES)], rows)
