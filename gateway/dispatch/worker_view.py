@@ -36,7 +36,7 @@ class FleetPages:
 class _Sent:
     """A request that has not ended."""
 
-    completions: int  # that have not ended
+    completions: int  # that have not ended, as the worker has said
     expectation: Expectation | None  # None: nothing is taken from the cache for it
 
 
@@ -173,9 +173,11 @@ class WorkerView:
         self._candidate = None
         if output.HasField("admission"):
             self._admitted(output.sequence_id, sent, output.admission)
-        ended = output.WhichOneof("end") == "finish_reason"
-        if output.token_ids or ended:
-            sent.completions -= ended
+        end = output.WhichOneof("end")
+        if end == "error":
+            sent.completions = 0
+        elif output.token_ids or end is not None:
+            sent.completions -= end is not None
             self._backlog.began(output.sequence_id, sent.completions)
             if sent.expectation is not None:
                 sent.expectation.generated(output.index, output.token_ids)
@@ -193,7 +195,7 @@ class WorkerView:
     def ended(self, sequence_id: int) -> None:
         """A sequence has ended, or is about to be cancelled."""
         if (sent := self._sent.pop(sequence_id, None)) is not None:
-            self._backlog.ended(sequence_id)
+            (self._backlog.ended if sent.completions <= 0 else self._backlog.cancelled)(sequence_id)
             self._candidate = None
             if sent.expectation is not None:
                 sent.expectation.ended()

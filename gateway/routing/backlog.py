@@ -8,6 +8,7 @@ A report is late, and counts what it counts. Beside it stand the requests that t
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(slots=True)
@@ -49,11 +50,10 @@ class Backlog:
 
     def pending(self) -> Pending:
         """Return what the worker has to do as of now. Costs O(requests without news)."""
-        counted = self._own_sequences - self._heard_sequences
         own_tokens, on_its_way, unreported = self._heard_tokens, 0, 0
-        for sequence_id, request in self._quiet.items():
-            if counted > 0 and sequence_id <= self._reported_at:
-                counted -= request.sequences
+        num_reported = self._num_reported()
+        for place, request in enumerate(self._quiet.values()):
+            if place < num_reported:
                 own_tokens += request.missing_tokens
             else:
                 on_its_way += request.missing_tokens
@@ -84,7 +84,7 @@ class Backlog:
         self._news(sequence_id, 0, sequences)
 
     def ended(self, sequence_id: int) -> None:
-        """A request is over. Without effect where it is not known."""
+        """The worker has said that a request is over, and has not counted it any more. Harmless if it is not known."""
         request = self._requests.pop(sequence_id, None)
         if request is None:
             return
@@ -94,6 +94,18 @@ class Backlog:
         else:
             del self._quiet[sequence_id]
 
+    def cancelled(self, sequence_id: int) -> None:
+        """A request is not wanted any more: what the last report counts of it will not be computed."""
+        request = self._requests.get(sequence_id)
+        if request is None:
+            return
+        if request.has_news or sequence_id in islice(self._quiet, self._num_reported()):
+            tokens = min(request.missing_tokens, self._own_tokens)
+            self._own_sequences -= request.sequences
+            self._own_tokens -= tokens
+            self._pending_tokens -= tokens
+        self.ended(sequence_id)
+
     def check(self) -> None:
         """Recompute the invariant from scratch."""
         heard = [request for request in self._requests.values() if request.has_news]
@@ -101,6 +113,15 @@ class Backlog:
         assert self._heard_tokens == sum(request.missing_tokens for request in heard)
         quiet = [sequence_id for sequence_id, request in self._requests.items() if not request.has_news]
         assert list(self._quiet) == quiet == sorted(quiet)
+
+    def _num_reported(self) -> int:
+        """How many of the requests without news the last report counts: the first ones."""
+        counted = self._own_sequences - self._heard_sequences
+        for place, (sequence_id, request) in enumerate(self._quiet.items()):
+            if counted <= 0 or sequence_id > self._reported_at:
+                return place
+            counted -= request.sequences
+        return len(self._quiet)
 
     def _news(self, sequence_id: int, missing_tokens: int, sequences: int | None) -> None:
         request = self._requests.get(sequence_id)
