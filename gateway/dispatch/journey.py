@@ -138,6 +138,8 @@ class Journey:
         ask = Ask(order.model, generation, key, self._record.tried, begun)
         wait_s = min(wait_s, order.deadline - self._loop.time())
         link, choice = await self._placing.place(ask, wait_s)
+        if self.stream.ended:  # while it waited, and whoever reads is told why; a worker would compute it for nobody
+            return "ended"
         if order.explanation is not None:
             order.explanation.chosen(choice.worker, choice.explanation)
         submit = submit_message(generation, order.deadline - self._loop.time(), order.traceparent)

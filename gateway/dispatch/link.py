@@ -15,7 +15,7 @@ from gateway.dispatch.catalogue import Catalogue, ServedModel
 from gateway.dispatch.health import WorkerHealth
 from gateway.dispatch.pulse import Sign
 from gateway.dispatch.verdicts import Fault, verdict_on
-from gateway.dispatch.worker_channel import channel_to
+from gateway.dispatch.worker_channel import channel_to, first_of
 from gateway.dispatch.worker_view import WorkerView
 from gateway.errors import NoWorkerError
 from gateway.routing.router import Candidate
@@ -225,12 +225,15 @@ class WorkerLink:
         # A channel for each attempt: no cached back-off or name resolution of the last one.
         async with await channel_to(self.address, self._config) as channel:
             stub: worker_pb2_grpc.WorkerServiceAsyncStub = worker_pb2_grpc.WorkerServiceStub(channel)
+            call: _Connect = stub.Connect()
+            first = await first_of(call, self._config.connect_timeout_s)  # tells which adapters there are
+            if first is None:
+                return
+            # Behind the stream, which ends with its process: one that takes over the address in between would be
+            # described by the one before it, and get requests for a model that it does not have.
             described = await stub.GetModel(worker_pb2.GetModelRequest(), timeout=self._config.connect_timeout_s)
             model = await self._catalogue.learn(described)
-            call: _Connect = stub.Connect()
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                first = await anext(aiter(call), None)  # tells which adapters there are
-            if first is None:
+            if call.done():
                 return
             self._view.connected(described)
             self.health.connected()
@@ -293,10 +296,11 @@ class WorkerLink:
 
     def _down(self, fault: Fault) -> bool:
         """Return whether the link was up."""
+        self._outbox = asyncio.Queue()
         if self.model is None:
+            self._view.lost()  # which may have been connected, where what came first could not be taken
             return False
         self.model = self.calls = None
-        self._outbox = asyncio.Queue()
         if self._under_way:  # one fault, however many requests the worker had
             self.health.failed(max(sequence.permit for sequence in self._under_way.values()))
         for sequence_id in list(self._under_way):

@@ -121,6 +121,11 @@ class TokenStream:
         self._error: GatewayError | None = None
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is added. What has been may not have been taken yet."""
+        return self._ended
+
     # ------------------------------------------------------------------------------------------- the worker's side
 
     def feed(self, output: worker_pb2.SequenceOutput) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterable
+from typing import TypeVar
 
 import grpc
 
 from gateway.config import WorkerLinkConfig
 from transport.client import ClientFiles, channel_credentials
 from transport.pems import PemFiles
+
+T = TypeVar("T")
 
 
 async def channel_to(address: str, config: WorkerLinkConfig) -> grpc.aio.Channel:
@@ -22,6 +26,27 @@ async def channel_to(address: str, config: WorkerLinkConfig) -> grpc.aio.Channel
     if tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+async def first_of(call: AsyncIterable[T], timeout_s: float) -> T | None:
+    """Return what comes first on a call, None where it ends without. Raises TimeoutError, and whatever ends the call.
+
+    In a task of its own: while a call begins, gRPC may swallow a cancellation of whoever waits for it, who would then
+    go on for ever.
+    """
+    coming = asyncio.create_task(_next(call), name="first message of a call")
+    coming.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be there any more
+    try:
+        done, _ = await asyncio.wait([coming], timeout=timeout_s)
+        if not done:
+            raise TimeoutError
+        return coming.result()
+    finally:
+        coming.cancel()
+
+
+async def _next(call: AsyncIterable[T]) -> T | None:
+    return await anext(aiter(call), None)
 
 
 def _options(config: WorkerLinkConfig) -> list[tuple[str, int]]:

@@ -26,7 +26,7 @@ from gateway.dispatch.pace import Pace
 from gateway.dispatch.placing import Placing
 from gateway.dispatch.stream import TokenStream
 from gateway.dispatch.verdicts import Fault
-from gateway.errors import NoWorkerError, StreamLostError
+from gateway.errors import NoWorkerError, StreamLostError, UnavailableError
 from gateway.observer import NullObserver
 from gateway.routing.router import Choice
 from radixgate.v1 import inference_pb2, worker_pb2
@@ -289,6 +289,22 @@ def test_whenever_a_client_leaves_nothing_is_left_at_any_worker(
     seed: int, num_completions: int, num_events: int
 ) -> None:
     asyncio.run(leave(seed, num_completions, num_events))
+
+
+async def test_a_request_whose_stream_is_ended_while_it_waits_is_sent_to_nobody() -> None:
+    world = World(random.Random(1), 1)
+    for link in world.links:
+        link.lose(Fault.LOST)
+    begun = asyncio.create_task(world.dispatcher.begin(world.order))
+    await turns(lambda: world.pace.num_streams == 1)
+    for link in world.links:
+        link.come_back()
+    world.arrivals.notify()  # it has not looked yet
+    world.dispatcher.fail_all(UnavailableError("the gateway ends"))
+    with await begun as stream, pytest.raises(UnavailableError, match="the gateway ends"):
+        await stream.take()
+    assert not any(link.submits for link in world.links)
+    assert world.is_at_rest
 
 
 @pytest.mark.parametrize("max_moves", [1, 2, 5])
