@@ -96,7 +96,7 @@ async def test_whatever_clients_get_wrong_no_breaker_opens(worker: Fleet) -> Non
             assert refused.code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}, what
         for _ in range(5):
             call = stack.call("careless", **SLOW)
-            assert await anext(aiter(call))
+            await anext(aiter(call))
             call.cancel()
             assert (await stack.refused("careless", timeout=0.2, **SLOW)).code is grpc.StatusCode.DEADLINE_EXCEEDED
         crowd = await asyncio.gather(*(code_of(stack.call("careless", timeout=2.0, **SLOW)) for _ in range(16)))

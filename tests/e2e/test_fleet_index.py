@@ -58,7 +58,7 @@ class Witness:
         wanted = self._reader.snapshots + 1
         await self._call.write(worker_pb2.ConnectRequest(snapshot_query=worker_pb2.SnapshotQuery()))
         await until(lambda: self._reader.snapshots >= wanted or self._task.done(), PATIENCE_S)
-        places = {worker_pb2.CACHE_TIER_DEVICE: DEVICE, worker_pb2.CACHE_TIER_HOST: HOST}
+        places: dict[int, int] = {worker_pb2.CACHE_TIER_DEVICE: DEVICE, worker_pb2.CACHE_TIER_HOST: HOST}
         held: Held = Counter()
         for (tier, _, _, name), count in self._reader.held.items():
             held[places[tier], name] += count
