@@ -198,10 +198,10 @@ def plot(path: Path, found: dict[str, Figures]) -> None:
         label = f"one cache of {num_workers} million slots"
         hits.axvline(ONE_CACHE[num_workers], color="black", linestyle=style, linewidth=1, label=label)
     hits.set(xlabel="prompt tokens hit, %")
-    hits.legend(fontsize=8, loc="lower right")
-    evenness.barh(names, [each.computed_max_over_mean for each in found.values()], color=colors)
+    figure.legend(fontsize=8, loc="outside upper left", ncols=2)
+    evenness.scatter([each.computed_max_over_mean for each in found.values()], names, color=colors)
     evenness.axvline(1.1, color="black", linestyle="--", linewidth=1)
-    evenness.set(xlabel="computed tokens, largest worker over mean", xlim=(0.9, None))
+    evenness.set(xlabel="computed tokens, largest worker over mean", xlim=(0.99, None))
     waits.barh(names, [each.first_token_mean_s for each in found.values()], color=colors)
     waits.set(xlabel="time to first token, mean, s", xscale="log")
     hits.invert_yaxis()

@@ -95,15 +95,15 @@ class Backlog:
             del self._quiet[sequence_id]
 
     def cancelled(self, sequence_id: int) -> None:
-        """A request is not wanted any more: what the last report counts of it will not be computed."""
+        """A request is not wanted any more, and the last report may still count it.
+
+        What it has left of its tokens nobody knows: the report stays a bound from above.
+        """
         request = self._requests.get(sequence_id)
         if request is None:
             return
         if request.has_news or sequence_id in islice(self._quiet, self._num_reported()):
-            tokens = min(request.missing_tokens, self._own_tokens)
             self._own_sequences -= request.sequences
-            self._own_tokens -= tokens
-            self._pending_tokens -= tokens
         self.ended(sequence_id)
 
     def check(self) -> None:

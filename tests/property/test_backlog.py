@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.routing.backlog import Backlog
+from gateway.routing.backlog import Backlog, Pending
 
 steps = st.lists(
     st.one_of(
@@ -102,6 +102,23 @@ def test_between_reports_nothing_is_missed_and_nothing_is_counted_twice(steps: l
         whole = sum(tokens for sequence_id, tokens in world.whole.items() if sequence_id in not_begun)
         cancelled = world.cancelled_since_report
         assert world.tokens <= world.backlog.pending().tokens <= whole + cancelled
+
+
+def test_of_a_request_that_is_cancelled_nothing_is_left_to_those_that_are_on_their_way() -> None:
+    backlog = Backlog()
+    backlog.sent(1, 5, 1)
+    backlog.sent(2, 50, 1)
+    backlog.reported(pending_tokens=5, own_tokens=5, own_sequences=1)
+    backlog.cancelled(1)
+    assert backlog.pending().tokens == 50
+
+
+def test_what_is_sent_after_a_report_is_not_in_it_whatever_it_counts() -> None:
+    backlog = Backlog()
+    backlog.sent(1, 5, 1)
+    backlog.reported(pending_tokens=5, own_tokens=5, own_sequences=2)  # one that was cancelled is still there
+    backlog.sent(2, 50, 1)
+    assert backlog.pending() == Pending(55, 1)
 
 
 def test_what_others_have_sent_comes_on_top_of_what_is_known_of_ones_own() -> None:
