@@ -9,6 +9,7 @@ Whoever can write there can have requests sent to an address of its choice, so w
 what does not read as a registration is left out, and said once.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from typing import Any, Final
 import structlog
 from google.protobuf import json_format
 from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoScriptError
 
 from gateway.config import is_address
 from gateway.identity.reach import StoreReach
@@ -34,6 +37,7 @@ NUMBER: Final = PREFIX + "workers-number"
 MAX_WORKERS: Final = 10_000
 MAX_BYTES: Final = 65_536  # of one document
 _ANSWER_BYTES: Final = 1 << 20  # of one answer, but for its last document
+_MOST_ANSWERS: Final = 2 * MAX_WORKERS * MAX_BYTES // _ANSWER_BYTES  # of one reading: all twice, each as long as may be
 _MAX_ID_CHARS: Final = 253
 _MAX_ADDRESS_CHARS: Final = 261  # a host name of 253, and a port
 _MAX_TOLD: Final = 1_000  # complaints that are remembered, so that each is made once
@@ -45,7 +49,7 @@ _EVERYWHERE: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused, not
 # ARGV: the last number that was read, how many workers at most, how long a document may be, and how long all of an
 # answer. Returns the number up to which this answer goes; where it is another one also 1 if there is more to read, how
 # many workers there are, the ids of those that are taken, and id and document of each that has changed since, by turns.
-# What has expired goes first, and is a change.
+# What has expired goes first, and is a change. An entry that is no hash has no document.
 _READ: Final = """
 local entry, workers, changed, numbers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local time = redis.call('TIME')
@@ -57,21 +61,23 @@ for _, id in ipairs(gone) do
     redis.call('DEL', entry .. id)
 end
 if #gone > 0 then
-    local number = math.max(us, tonumber(redis.call('GET', numbers) or '0') + 1)
+    local last = tonumber(redis.call('GET', numbers) or '0')
+    local number = math.max(us, last and last < 2 ^ 53 and last + 1 or 0)
     redis.call('SET', numbers, string.format('%.0f', number))
 end
 local number = redis.call('GET', numbers) or '0'
 if number == ARGV[1] then return {number} end
-local since = tonumber(ARGV[1])
-if since > tonumber(number) then since = 0 end
+local since = tonumber(ARGV[1]) or 0
+if since > (tonumber(number) or 0) then since = 0 end
 local ids, news, left, more = {}, {}, tonumber(ARGV[4]), 0
 local ranked = redis.call('ZRANGE', changed, 0, ARGV[2] - 1, 'WITHSCORES')
 for i = 1, #ranked, 2 do
     local id = ranked[i]
     ids[#ids + 1] = id
-    if tonumber(ranked[i + 1]) > since and more == 0 then
-        local length = redis.call('HSTRLEN', entry .. id, 'document')
-        local document = length <= tonumber(ARGV[3]) and redis.call('HGET', entry .. id, 'document') or ''
+    if (since == 0 or tonumber(ranked[i + 1]) > since) and more == 0 then
+        local length = redis.pcall('HSTRLEN', entry .. id, 'document')
+        local fits = type(length) == 'number' and length <= tonumber(ARGV[3])
+        local document = fits and redis.call('HGET', entry .. id, 'document') or ''
         news[#news + 1] = id
         news[#news + 1] = document
         left = left - #document - #id
@@ -83,6 +89,7 @@ for i = 1, #ranked, 2 do
 end
 return {number, more, redis.call('ZCARD', changed), ids, news}
 """
+_READ_SHA: Final = hashlib.sha1(_READ.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +114,13 @@ class Registrations:
     """Reads the registry. Belongs to the event loop."""
 
     def __init__(self, client: Redis, reach: StoreReach, max_workers: int = MAX_WORKERS) -> None:
+        self._client = client
         self._reach = reach
-        self._read = client.register_script(_READ)
         self._max_workers = max_workers
         self._number = "0"
         self._known: dict[str, RegisteredWorker | None] = {}  # None: what is there is no registration
         self._num_all = 0
+        self._lacks_some = False
         self._latest = Registered()
         self._told: set[tuple[str, str]] = set()
 
@@ -121,20 +129,30 @@ class Registrations:
 
         Raises UnavailableError.
         """
-        keys = [ENTRY, WORKERS, CHANGED, NUMBER]
-        has_changed = False
-        while True:
-            args = [self._number, self._max_workers, MAX_BYTES, _ANSWER_BYTES]
-            told: Any = await self._reach.call(lambda args=args: self._read(keys=keys, args=args))  # type: ignore[misc]
+        has_changed = reads_all = False
+        for _ in range(_MOST_ANSWERS):
+            told = _text(await self._reach.call(self._answer))
             if len(told) == 1:
                 break
             has_changed = True
-            if not self._take(*told):
+            if self._take(*told):
+                continue
+            if reads_all or not self._lacks_some:
                 break
+            # There was no room for some when they came, and there is now: all is read again, and once.
+            self._number, reads_all = "0", True
         if has_changed:
             taken = {worker_id: known for worker_id, known in self._known.items() if known is not None}
             self._latest = Registered(taken, self._num_all - len(taken))
         return self._latest
+
+    async def _answer(self) -> Any:
+        """Return what Redis says, as bytes: one entry that is no text must not spoil the answer."""
+        args = (4, ENTRY, WORKERS, CHANGED, NUMBER, self._number, self._max_workers, MAX_BYTES, _ANSWER_BYTES)
+        try:
+            return await self._client.execute_command("EVALSHA", _READ_SHA, *args, **{NEVER_DECODE: True})
+        except NoScriptError:
+            return await self._client.execute_command("EVAL", _READ, *args, **{NEVER_DECODE: True})
 
     def _take(self, number: str, more: int, num_all: int, ids: list[str], news: list[str]) -> bool:
         """Take one answer; return whether there is more to read."""
@@ -142,12 +160,8 @@ class Registrations:
         known = {**self._known, **{worker_id: self._taken(worker_id, text) for worker_id, text in _pairs(news)}}
         self._known = {worker_id: known[worker_id] for worker_id in ids if worker_id in known}
         if num_all > len(ids):
-            self._complain(
-                "", f"{num_all} workers are registered; the first {self._max_workers} are taken"
-            )
-        if not more and len(self._known) < len(ids):
-            # There was no room for some when they came, and there is now: all is read again.
-            self._number, more = "0", 1
+            self._complain("", f"{num_all} workers are registered; the first {self._max_workers} are taken")
+        self._lacks_some = len(self._known) < len(ids)
         return bool(more)
 
     def _taken(self, worker_id: str, text: str) -> RegisteredWorker | None:
@@ -191,6 +205,13 @@ def is_reachable(address: str) -> bool:
         return False
     host, _, port = address.rpartition(":")
     return bool(_HOST.fullmatch(host)) and host not in _EVERYWHERE and int(port) > 0
+
+
+def _text(told: Any) -> Any:
+    """Return an answer with text for bytes. What is none has backslashes, and so is nobody's name."""
+    if isinstance(told, list):
+        return [_text(each) for each in told]
+    return told.decode("utf-8", "backslashreplace") if isinstance(told, bytes) else told
 
 
 def _pairs(flat: list[str]) -> list[tuple[str, str]]:

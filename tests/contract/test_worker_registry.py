@@ -1,6 +1,7 @@
 """Workers write the registry, gateways read it: both mean the same by it, over a real Redis."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -162,6 +163,46 @@ async def test_what_is_no_registration_is_left_out(redis_url: str, client: Redis
         read = await reader.read()
         assert set(read.workers) == {"good"}
         assert read.num_ignored == 5
+
+
+@pytest.mark.parametrize("what", ["id", "document", "kind", "score"])
+async def test_what_is_not_even_text_or_an_entry_hides_nobody(
+    redis_url: str, client: Redis, reader: Registrations, what: str
+) -> None:
+    async with registered(redis_url, "good", "good:1") as good:
+        await until(lambda: good.is_registered)
+        worker_id = b"\xff\xfe" if what == "id" else b"bad"
+        key = keys.ENTRY.encode() + worker_id
+        if what == "kind":
+            await client.set(key, "no hash")
+        else:
+            text = b'{"worker_id": "\xff"}' if what == "document" else b'{"worker_id": "bad", "address": "bad:1"}'
+            await client.hset(key, "document", text)  # type: ignore[misc]
+        await client.zadd(keys.CHANGED, {worker_id: float("-inf") if what == "score" else 1})
+        await client.zadd(keys.WORKERS, {worker_id: float("inf")})
+        for _ in range(2):
+            read = await reader.read()
+            assert set(read.workers) - {"bad"} == {"good"}
+            assert len(read.workers) + read.num_ignored == 2
+            await client.incr(keys.NUMBER)  # it is read once more
+        await client.delete(key)
+
+
+@pytest.mark.parametrize("number", ["none", "1e300", "nan", "-5"])
+async def test_a_number_that_is_none_or_cannot_rise_keeps_nobody_from_being_found(
+    redis_url: str, client: Redis, reader: Registrations, number: str
+) -> None:
+    async with registered(redis_url, "one", "one:1") as one, contextlib.AsyncExitStack() as stack:
+        await until(lambda: one.is_registered)
+        assert set(await addresses(reader)) == {"one"}
+        await client.set(keys.NUMBER, number)
+        assert set(await addresses(reader)) == {"one"}
+        two = await stack.enter_async_context(registered(redis_url, "two", "two:1"))
+        await until(lambda: two.is_registered)
+        assert set(await addresses(reader)) == {"one", "two"}
+        await client.set(keys.NUMBER, number)
+        await client.zadd(keys.WORKERS, {"two": 1})
+        assert set(await addresses(reader)) == {"one"}
 
 
 async def test_more_workers_than_are_taken_leave_those_that_came_first(redis_url: str, client: Redis) -> None:

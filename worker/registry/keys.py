@@ -22,7 +22,8 @@ COMMANDS: Final = (
     "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pexpire", "+zadd", "+zrem", "+zscore",
 )  # fmt: skip
 
-# A number is the time where that is later than the last number: it also rises over an emptied database.
+# A number is the time where that is later than the last number: it also rises over an emptied database. One that is
+# none, or too large to rise, counts as 0.
 _COMMON: Final = """
 local entry, workers, changed, numbers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
@@ -32,7 +33,8 @@ local function now_us()
 end
 
 local function next_number()
-    local number = math.max(now_us(), tonumber(redis.call('GET', numbers) or '0') + 1)
+    local last = tonumber(redis.call('GET', numbers) or '0')
+    local number = math.max(now_us(), last and last < 2 ^ 53 and last + 1 or 0)
     redis.call('SET', numbers, string.format('%.0f', number))
     return string.format('%.0f', number)
 end
