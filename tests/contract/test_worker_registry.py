@@ -9,6 +9,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
+from cli.embedded_redis import EmbeddedRedis
 from gateway.config import RedisConfig
 from gateway.dispatch import registrations
 from gateway.dispatch.registrations import Registrations
@@ -245,6 +246,33 @@ async def test_redis_that_comes_later_gets_the_entry_then(redis_url: str, reader
             await door.open()
             await until(lambda: one.is_registered)
             assert await addresses(reader) == {"one": "one:1"}
+
+
+async def test_a_worker_is_registered_again_whatever_was_in_its_place(
+    redis_url: str, client: Redis, reader: Registrations
+) -> None:
+    await client.hset(keys.ENTRY + "one", "incarnation", b"\xff")  # type: ignore[misc]
+    async with registered(redis_url, "one", "one:1") as one:
+        await until(lambda: one.outcomes.told.count("away") >= 2)
+        await client.delete(keys.ENTRY + "one")
+        await until(lambda: one.is_registered)
+        assert await addresses(reader) == {"one": "one:1"}
+
+
+async def test_a_worker_registers_with_the_master_that_took_over(
+    redis_url: str, client: Redis, reader: Registrations
+) -> None:
+    url = urlsplit(redis_url)
+    with EmbeddedRedis.start() as other, redis.Redis.from_url(other.url) as first:
+        first.config_set("requirepass", url.password or "")
+        async with Door("127.0.0.1", urlsplit(other.url).port or 0) as door:
+            async with registered(redis_url.replace(f":{url.port}/", f":{door.port}/"), "one", "one:1") as one:
+                await until(lambda: one.is_registered)
+                first.replicaof("127.0.0.1", url.port or 0)  # connections to it stay, and take no writes
+                door.lead_to("127.0.0.1", url.port or 0)
+                await one.renewed()
+                await until(lambda: one.is_registered)
+                assert await addresses(reader) == {"one": "one:1"}
 
 
 async def test_a_worker_ends_without_redis_as_well(redis_url: str, reader: Registrations) -> None:

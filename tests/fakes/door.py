@@ -18,6 +18,10 @@ class Door:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Who comes from now on gets there; those who are through stay where they are."""
+        self._to = (host, port)
+
     async def shut(self) -> None:
         """Cut every connection, and take no more."""
         if self._server is not None:

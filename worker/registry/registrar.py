@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 
 from radixgate.v1 import worker_pb2
 from worker.config import RegistryConfig
@@ -104,11 +103,13 @@ class Registrar:
         try:
             async with asyncio.timeout(self._timeout_s):
                 holder: Any = await self._register(keys=keys_of(told.worker_id), args=args)
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - outermost: whatever it came to, the entry is to be made when it can be
             self._is(
                 "away", "the registry cannot be reached: gateways that do not know this worker will not find it",
                 error=type(error).__name__, detail=str(error)[:200],
             )  # fmt: skip
+            # A Redis that has become a replica answers on, and takes nothing: whoever is found anew may be the master.
+            await self._client.connection_pool.disconnect()
             return min(_AGAIN_S, self._ttl_s / 3) * random.uniform(0.5, 1.0)
         if holder:
             self._taken(told, (str(holder[0]), str(holder[1])))
@@ -139,7 +140,7 @@ class Registrar:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._leave(keys=keys_of(told.worker_id), args=[told.worker_id, told.incarnation])
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - outermost: the worker ends in any case
             _log.warning("the registration is left to expire", error=type(error).__name__)
         self._observer.unregistered()
 
