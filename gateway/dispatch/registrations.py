@@ -187,7 +187,7 @@ def read_registration(worker_id: str, text: str) -> RegisteredWorker:
     try:
         content = json.loads(text)
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is no JSON object")  # noqa: TRY004 - as all else that is wrong with it
         # What a later version says beyond this one's words is no fault.
         told = json_format.ParseDict(content, worker_pb2.WorkerRegistration(), ignore_unknown_fields=True)
     except (json_format.ParseError, ValueError, RecursionError) as error:
