@@ -182,7 +182,8 @@ class WorkerApp:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                # What a gateway reads late comes in one piece; one that is too large would end all of its sequences.
+                ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),  # two workers on one port would share its gateways silently
                 # Gateways ping idle links, to notice a worker that is gone; unpermitted pings would end the link.
                 ("grpc.keepalive_permit_without_calls", 1),

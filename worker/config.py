@@ -261,8 +261,8 @@ class WorkerConfig:
     metrics_listen: Address = "127.0.0.1:9101"
     # When nothing has moved for so long while there is work, /livez beside the metrics says that this process is dead.
     stall_limit_s: PositiveFloat = 300.0
-    # How often gateways hear from this worker at least.
-    report_interval_s: PositiveFloat = 1.0
+    # How often gateways hear from this worker at least; they take one that says nothing for a few seconds for hung.
+    report_interval_s: Annotated[float, Gt(0), Le(2)] = 1.0
     # How long requests that are here may go on when the worker is told to end.
     drain_s: NonNegativeFloat = 10.0
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -93,6 +94,25 @@ async def test_a_worker_of_a_kind_that_does_not_report_may_be_quiet(redis_url: s
         worker.go()
         assert len(await rest(call)) == 39
         assert stack.observer.moves == []
+
+
+async def test_a_gateway_that_was_held_up_itself_takes_nobody_for_silent(redis_url: str) -> None:
+    config = link_config(silence_s=0.4, stall_s=0.4)
+    async with FakeWorker("a") as a, FakeWorker("b") as b, reporting(a, b):
+        async with gateway(redis_url, [a, b], worker_link=config) as stack:
+            a.hold()
+            b.hold()
+            call = stack.call(**LONG)
+            await until(lambda: a.num_running + b.num_running == 1)
+            for worker in (a, b):
+                worker.step(5)
+            await until(lambda: bool(stack.observer.first_messages))
+            time.sleep(1.5)  # noqa: ASYNC251 - as whoever holds the loop does
+            for worker in (a, b):
+                worker.go()
+            assert await rest(call) == completion(IDS, 40)
+            assert stack.observer.moves == stack.observer.stalls == []
+            assert all(link.connection == 1 for link in stack.app.serving.fleet.links())
 
 
 # --------------------------------------------------------------------------------------------------------- stalls

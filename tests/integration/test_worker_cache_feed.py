@@ -15,7 +15,7 @@ from radixgate.v1 import worker_pb2, worker_pb2_grpc
 from tests.fakes.cache_reader import CacheReader
 from tests.fakes.model import FakeModel, PacedModel
 from tests.fakes.worker_stack import KEY_A, PATIENCE_S, Gateway, config, idle, running_worker
-from worker.app import WorkerApp
+from worker.app import MAX_MESSAGE_BYTES, WorkerApp
 from worker.config import CacheConfig, StorageConfig, WorkerConfig
 
 PAGE = 16  # tokens of a page of names
@@ -248,6 +248,22 @@ async def test_a_worker_without_work_is_heard_all_the_same() -> None:
         assert follower.load.num_slots == follower.load.free_slots == 512
         assert follower.load.stalled_s == 0.0
         assert not follower.load.draining
+
+
+async def test_a_message_that_has_become_large_is_sent_all_the_same() -> None:
+    unbounded = [("grpc.max_receive_message_length", -1)]  # as gateways connect
+    async with (
+        running_worker(config()) as (app, addresses),
+        grpc.aio.insecure_channel(addresses.grpc, options=unbounded) as channel,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Connect()
+        await call.read()
+        large = worker_pb2.Adapter(name="x" * (MAX_MESSAGE_BYTES + 1))
+        app._links.announce(worker_pb2.AdapterSet(adapters=[large]))
+        while not (message := await call.read()).adapters.adapters:
+            pass
+        assert len(message.adapters.adapters[0].name) == MAX_MESSAGE_BYTES + 1
 
 
 async def test_another_gateways_work_is_told_before_the_next_report_is_due() -> None:

@@ -122,6 +122,7 @@ def test_an_unknown_section_lists_what_there_is() -> None:
         ("gateway.operators.nacht=schlüssel-der-nachtschicht", "must be one line of printable ASCII"),
         ("gateway.operators.night=short", '"***" is not allowed: must have at least 16 characters'),
         ("gateway.server=3", "3 is not allowed: must be a section with settings inside"),
+        ("worker.report_interval_s=5", "5 is not allowed: must be less than or equal to 2"),
         ("redis.port=65536", "65536 is not allowed: must be less than or equal to 65535"),
     ],
 )
