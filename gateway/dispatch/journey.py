@@ -192,7 +192,7 @@ class Journey:
         if fault is Fault.OVERLOADED:
             record.tried.full.add(leg.link.address)
         else:
-            record.tried.failed.add((leg.link.address, leg.link.connection))
+            record.tried.failed.add((leg.link, leg.link.connection))
         if fault.is_loss:
             record.losses += 1
         if leg.brought or record.stands_since is None:

@@ -43,13 +43,13 @@ class NoPlaceError(Exception):
 class Tried:
     """Where a request was, and what came of it."""
 
-    failed: set[tuple[str, int]] = field(default_factory=set)  # address, and which connection
+    failed: set[tuple[WorkerLink, int]] = field(default_factory=set)  # and which connection of it
     full: set[str] = field(default_factory=set)
 
     def untried(self, links: Sequence[WorkerLink]) -> list[WorkerLink]:
         """Return those that have not failed on it: before those that were lost and are back, those it never was at."""
-        left = [link for link in links if (link.address, link.connection) not in self.failed]
-        addresses = {address for address, _ in self.failed}
+        left = [link for link in links if (link, link.connection) not in self.failed]
+        addresses = {link.address for link, _ in self.failed}
         return [link for link in left if link.address not in addresses] or left
 
 

@@ -91,7 +91,7 @@ class Health:
     opens_in_s = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Link:
     """A worker, and the way to it."""
 
@@ -304,6 +304,27 @@ async def test_a_request_whose_stream_is_ended_while_it_waits_is_sent_to_nobody(
     with await begun as stream, pytest.raises(UnavailableError, match="the gateway ends"):
         await stream.take()
     assert not any(link.submits for link in world.links)
+    assert world.is_at_rest
+
+
+async def test_a_worker_that_was_forgotten_and_found_again_under_its_address_has_not_failed_yet() -> None:
+    world, client = World(random.Random(1), 1), Client()
+    world.links[:] = [Link("a"), Link("b")]
+    with await world.dispatcher.begin(world.order) as stream:
+        for _ in range(2):
+            await turns(lambda: any(link.under_way for link in world.links))
+            (holder,) = [link for link in world.links if link.under_way]
+            holder.lose(Fault.LOST)
+            world.links.remove(holder)
+            world.links.append(Link(holder.address))
+        await turns(lambda: any(link.under_way for link in world.links))
+        (holder,) = [link for link in world.links if link.under_way]
+        assert holder in world.links
+        assert holder.connection == 1
+        reading = asyncio.create_task(client.read(stream, 1))
+        while holder.under_way:
+            holder.compute(world.rng)
+        await reading
     assert world.is_at_rest
 
 
