@@ -20,7 +20,7 @@ SETTINGS = (
     "worker.engine.max_running=64",
     "worker.engine.max_step_tokens=4096",
     "worker.engine.max_chunk_tokens=4096",
-    "worker.simulation.token_s=0.0001",
+    "worker.simulation.token_s=0.0002",
     "worker.report_interval_s=0.2",
 )
 
@@ -118,7 +118,7 @@ async def test_a_slow_worker_gets_no_more_than_its_part_of_what_nobody_has(fleet
     await asyncio.to_thread(fleet.wait_until_connected)
     chance, work = random.Random(3), Work(fleet)
     async with client_of(fleet) as client:
-        await ask_each(client, [some_tokens(chance, 2000) for _ in range(100)], at_a_time=8)
+        await ask_each(client, [some_tokens(chance, 2000) for _ in range(64)], at_a_time=8)
     _, computed = work.shares()
     slow.configure(("worker", "simulation", "speed"), 1.0)
     await restarted(slow)
