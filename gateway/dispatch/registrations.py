@@ -12,7 +12,7 @@ what does not read as a registration is left out, and said once.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -149,10 +149,12 @@ class Registrations:
     async def _answer(self) -> Any:
         """Return what Redis says, as bytes: one entry that is no text must not spoil the answer."""
         args = (4, ENTRY, WORKERS, CHANGED, NUMBER, self._number, self._max_workers, MAX_BYTES, _ANSWER_BYTES)
+        ask: Callable[..., Awaitable[Any]] = self._client.execute_command
         try:
-            return await self._client.execute_command("EVALSHA", _READ_SHA, *args, **{NEVER_DECODE: True})
+            return await ask("EVALSHA", _READ_SHA, *args, **{NEVER_DECODE: True})
         except NoScriptError:
-            return await self._client.execute_command("EVAL", _READ, *args, **{NEVER_DECODE: True})
+            await self._client.script_load(_READ)
+            return await ask("EVALSHA", _READ_SHA, *args, **{NEVER_DECODE: True})
 
     def _take(self, number: str, more: int, num_all: int, ids: list[str], news: list[str]) -> bool:
         """Take one answer; return whether there is more to read."""

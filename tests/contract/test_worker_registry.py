@@ -178,7 +178,7 @@ async def test_what_is_not_even_text_or_an_entry_hides_nobody(
             await client.set(key, "no hash")
         else:
             text = b'{"worker_id": "\xff"}' if what == "document" else b'{"worker_id": "bad", "address": "bad:1"}'
-            await client.hset(key, "document", text)  # type: ignore[misc]
+            await client.hset(key, "document", text)
         await client.zadd(keys.CHANGED, {worker_id: float("-inf") if what == "score" else 1})
         await client.zadd(keys.WORKERS, {worker_id: float("inf")})
         for _ in range(2):
@@ -251,7 +251,7 @@ async def test_redis_that_comes_later_gets_the_entry_then(redis_url: str, reader
 async def test_a_worker_is_registered_again_whatever_was_in_its_place(
     redis_url: str, client: Redis, reader: Registrations
 ) -> None:
-    await client.hset(keys.ENTRY + "one", "incarnation", b"\xff")  # type: ignore[misc]
+    await client.hset(keys.ENTRY + "one", "incarnation", b"\xff")
     async with registered(redis_url, "one", "one:1") as one:
         await until(lambda: one.outcomes.told.count("away") >= 2)
         await client.delete(keys.ENTRY + "one")

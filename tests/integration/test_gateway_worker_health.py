@@ -111,7 +111,7 @@ async def test_a_gateway_that_was_held_up_itself_takes_nobody_for_silent(redis_u
             for worker in (a, b):
                 worker.go()
             assert await rest(call) == completion(IDS, 40)
-            assert stack.observer.moves == stack.observer.stalls == []
+            assert (stack.observer.moves, stack.observer.stalls) == ([], [])
             assert all(link.connection == 1 for link in stack.app.serving.fleet.links())
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import pytest
 
 from hicache.keys import ExtraKey, Namespace, PrefixKey, page_hashes
 from radixgate.v1 import worker_pb2, worker_pb2_grpc
@@ -258,12 +259,13 @@ async def test_a_message_that_has_become_large_is_sent_all_the_same() -> None:
         asyncio.timeout(PATIENCE_S),
     ):
         call = worker_pb2_grpc.WorkerServiceStub(channel).Connect()
-        await call.read()
         large = worker_pb2.Adapter(name="x" * (MAX_MESSAGE_BYTES + 1))
         app._links.announce(worker_pb2.AdapterSet(adapters=[large]))
-        while not (message := await call.read()).adapters.adapters:
-            pass
-        assert len(message.adapters.adapters[0].name) == MAX_MESSAGE_BYTES + 1
+        async for message in call:
+            if message.adapters.adapters:
+                assert len(message.adapters.adapters[0].name) == MAX_MESSAGE_BYTES + 1
+                return
+        pytest.fail("the stream has ended")
 
 
 async def test_another_gateways_work_is_told_before_the_next_report_is_due() -> None:
