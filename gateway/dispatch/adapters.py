@@ -109,9 +109,7 @@ class FleetAdapters:
 
 
 def no_worker_has(name: str, retry_after_s: float | None) -> NoWorkerError:
-    return NoWorkerError(
-        f"no worker that has adapter {name!r} is connected at the moment", retry_after_s=retry_after_s
-    )
+    return NoWorkerError(f"no worker that has adapter {name!r} is connected at the moment", retry_after_s=retry_after_s)
 
 
 def _choose(found: Iterable[ReportedAdapter]) -> Adapter | None:

@@ -59,10 +59,7 @@ async def over(stack: Stack, route: str, kind: str) -> Answer:
 
 def test_no_route_of_tenants_is_left_out_here() -> None:
     nothing: Any = None  # routes are looked at, and none is served
-    there = {
-        (route.method, route.path)
-        for route in make_routes(nothing, nothing, HttpConfig(), GatewayLimits())
-    }
+    there = {(route.method, route.path) for route in make_routes(nothing, nothing, HttpConfig(), GatewayLimits())}
     called = {(method, path) for method, path, _ in ROUTES.values()}
     assert there == {(method, path.removesuffix("tiny")) for method, path in called}
 
