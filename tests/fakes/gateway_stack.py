@@ -30,8 +30,8 @@ ADMIN_TOKEN = "an-admin-token-for-tests"
 Metadata = tuple[tuple[str, str | bytes], ...]
 # Requests for four tokens, and for so many that a stream is still open when a test looks at it.
 IDS = [11, 12, 13]
-FOUR: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 4}}
-MANY: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 400}}
+FOUR: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 4, "ignore_eos": True}}
+MANY: dict[str, Any] = {"tokens": {"token_ids": IDS}, "sampling": {"max_new_tokens": 400, "ignore_eos": True}}
 
 
 def bearer(token: str) -> Metadata:

@@ -13,6 +13,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from gateway.config import RoutingConfig
 from radixgate.v1 import admin_pb2, worker_pb2, worker_pb2_grpc
 from radixgate.v1.inference_pb2 import TokenPrompt
 from tests.fakes.gateway_stack import ADMIN_TOKEN, Completion, Refusal, Stack, bearer, gateway
@@ -78,7 +79,9 @@ async def deployment(
             app, where = await entered.enter_async_context(running_worker(config, loaded(model)))
             workers.append(app)
             addresses.append(where.grpc)
-        stack = await entered.enter_async_context(gateway(redis_url, addresses, tenants=tenants))
+        # Workers take turns, so that what is asked as often as there are workers is cached at each.
+        turns = RoutingConfig(policy="round_robin")
+        stack = await entered.enter_async_context(gateway(redis_url, addresses, tenants=tenants, routing=turns))
         await stack.ready()
         async with asyncio.timeout(PATIENCE_S):
             while stack.observer.workers.total() < len(addresses):  # noqa: ASYNC110 - conditions of all kinds
@@ -155,7 +158,7 @@ async def test_a_purge_frees_device_host_and_storage_of_that_tenant_on_every_wor
     prompt = PREFIX[:64]
     async with deployment(redis_url, model, [cache, cache], ["acme", "globex"]) as running:
         for tenant_id in ("acme", "globex"):
-            for _ in running.workers:  # the gateway takes turns
+            for _ in running.workers:
                 await running.generate(tenant_id, prompt)
         await running.idle()
         for worker in running.workers:

@@ -8,6 +8,7 @@ import grpc
 import pytest
 import redis
 
+from gateway.config import RoutingConfig
 from radixgate.v1 import admin_pb2, worker_pb2
 from tests.fakes.fake_worker import FakeWorker
 from tests.fakes.gateway_stack import ADMIN_TOKEN, FOUR, IDS, Refusal, Stack, bearer, gateway, until
@@ -37,14 +38,15 @@ async def workers() -> AsyncIterator[list[FakeWorker]]:
 
 @pytest.fixture
 async def stack(redis_url: str, workers: list[FakeWorker]) -> AsyncIterator[Stack]:
-    async with gateway(redis_url, workers, tenants=["acme", "globex"]) as running:
+    turns = RoutingConfig(policy="round_robin")
+    async with gateway(redis_url, workers, tenants=["acme", "globex"], routing=turns) as running:
         yield running
 
 
 async def fill(stack: Stack, tenant_id: str = "acme") -> None:
     """Have something in two scopes, and of an adapter, on both workers."""
     for more in ({}, {"scope": "one"}, {"adapter": "poet"}):
-        for _ in range(2):  # the gateway takes turns
+        for _ in range(2):  # workers take turns
             await stack.generate(tenant_id, **more, **FOUR)
 
 

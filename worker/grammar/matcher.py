@@ -9,6 +9,7 @@ from worker.batch import Uint32Array
 from worker.engine.constraints import ConstraintFailed
 
 _MAX_REASON_CHARS = 120
+_LIMIT = "lexer error: too many"
 
 
 class CompiledConstraint:
@@ -29,7 +30,7 @@ class CompiledConstraint:
         matcher = self._template.deep_copy()
         # What may follow is asked for behind the last one only: that takes ten times as long as to consume one.
         if not all(matcher.consume_token(token_id) for token_id in token_ids):
-            raise ConstraintFailed(f"a token does not fit: {matcher.stop_reason()}")
+            raise ConstraintFailed(_rejection(matcher))
         state = MatcherState(matcher, self._num_words)
         if matcher.is_stopped():
             raise ConstraintFailed(f"nothing may follow: {matcher.stop_reason()}")
@@ -47,8 +48,7 @@ class MatcherState:
     def accept(self, token_id: int) -> bool:
         matcher = self._matcher
         if not matcher.consume_token(token_id):
-            # In the compiler's words there would be the token's text, which belongs into no log.
-            raise ConstraintFailed(f"a token does not fit: {matcher.stop_reason()}")
+            raise ConstraintFailed(_rejection(matcher))
         # Found out now, or when it was asked what may follow.
         if not matcher.is_stopped():
             self.allowed = self._allowed()
@@ -63,6 +63,14 @@ class MatcherState:
         if self._matcher.is_error():
             raise ConstraintFailed(f"no token can follow: {_reason(self._matcher)}")
         return words[: self._num_words]
+
+
+def _rejection(matcher: LLMatcher) -> str:
+    """Why a token was not taken. The compiler's words name a limit, or quote the token, which belongs into no log."""
+    told = _reason(matcher)
+    return (
+        f"no token can follow: {told}" if told.startswith(_LIMIT) else f"a token does not fit: {matcher.stop_reason()}"
+    )
 
 
 def _reason(matcher: LLMatcher) -> str:

@@ -138,8 +138,21 @@ def test_a_token_that_does_not_fit_fails_that_state_only(compiler: GrammarCompil
 def test_one_that_grows_too_complex_on_the_way_says_which_limit_it_met(compiler: GrammarCompiler) -> None:
     constraint = compiled(compiler, Regex(".*a.{5000}"))
     letters = [tiny_tokenizer().encode(letter).ids[0] for letter in "abcaadba"]
+    tokens = [letters[place * place % 8] for place in range(4000)]
     with pytest.raises(ConstraintFailed, match="too many"):
-        constraint.begin([letters[place * place % 8] for place in range(4000)])
+        constraint.begin(tokens)
+    state = compiled(compiler, Regex(".*a.{5001}")).begin()  # what has met its limit once does not begin again
+    with pytest.raises(ConstraintFailed, match="too many"):
+        all(map(state.accept, tokens))
+
+
+def test_a_token_that_is_refused_is_quoted_nowhere(compiler: GrammarCompiler) -> None:
+    constraint = compiled(compiler, Regex("a+"))
+    secret = tiny_tokenizer().encode("b").ids
+    for reject in (lambda: constraint.begin(secret), lambda: constraint.begin().accept(secret[0])):
+        with pytest.raises(ConstraintFailed) as raised:
+            reject()
+        assert str(raised.value) == "a token does not fit: InternalError"
 
 
 def test_patterns_and_divisors_of_values_apart_are_as_many_as_one_likes(compiler: GrammarCompiler) -> None:
