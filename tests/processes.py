@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -20,3 +22,12 @@ def is_gone(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def open_files() -> set[Path]:
+    """What this process has open. Others open and close files meanwhile."""
+    found = set[Path]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(descriptor.readlink())
+    return found

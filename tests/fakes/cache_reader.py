@@ -19,6 +19,7 @@ class CacheReader:
     def __init__(self) -> None:
         self.held: Counter[Page] = Counter()
         self.saved: set[Page] = set()  # in storage, as far as it was told
+        self.tiers_told_of: set[int] = set()
         self.seq = -1  # -1: has not begun
         self.is_lost = True
         self.gaps = 0
@@ -58,6 +59,7 @@ class CacheReader:
 
     def _event(self, event: worker_pb2.CacheEvent) -> None:
         assert event.seq > self.seq, "an event that was told before, or is in the snapshot"
+        self.tiers_told_of.add(event.tier)
         self.num_events += 1
         if event.seq != self.seq + 1:
             self._lose()

@@ -56,10 +56,13 @@ class Link:
             del self.live[sequence_id]
         completion = (sequence_id, output.index)
         earlier = self._waiting.get(completion)
-        if earlier is None:
-            self._waiting[completion] = output
-        else:
+        if earlier is not None:
             _append(earlier, output)
+            output = earlier
+        if end == "error":
+            # What waits of the other completions stands before it: behind it nobody listens.
+            self._waiting.pop(completion, None)
+        self._waiting[completion] = output
         self._news.set()
 
     @property

@@ -161,6 +161,22 @@ async def test_an_error_is_told_once_for_all_completions() -> None:
     assert output.error.message == "the request was cancelled"
 
 
+async def test_an_error_comes_behind_what_its_sequence_has_said_before() -> None:
+    links = Links()
+    link = links.open()
+    link.expect(1, num_completions=2)
+    sequence = (link.link_id, 1)
+    failure = Failure(FailureCode.NOT_FOUND, "the adapter was unloaded")
+    links.deliver([SequenceOutput(sequence, (5,), "a"), SequenceOutput(sequence, (6,), "b", index=1)], LOAD)
+    links.deliver([SequenceOutput(sequence, (7,), "c", finish=failure)], LOAD)
+
+    outputs = (await next_message(link.messages())).outputs
+    assert [(o.index, list(o.token_ids), o.WhichOneof("end")) for o in outputs] == [
+        (1, [6], None),
+        (0, [5, 7], "error"),
+    ]
+
+
 async def test_log_probabilities_of_a_prompt_are_merged_in_order() -> None:
     links = Links()
     link = links.open()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.quota.usage_log import UsageLog
+from tests.processes import open_files
 
 DEADLINE_S = 20.0
 
@@ -152,6 +153,7 @@ def test_what_cannot_be_written_by_the_end_is_lost_and_counted(tmp_path: Path) -
 CUT_SHORT = """
 import json, resource, signal, sys, time
 from gateway.quota.usage_log import UsageLog
+from tests.processes import open_files
 
 class Lost:
     def usage_lines_lost(self, lines):
@@ -241,7 +243,8 @@ def test_a_dash_is_standard_output() -> None:
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    with open_log(tmp_path / "usage.jsonl") as log:
+    path = tmp_path / "usage.jsonl"
+    with open_log(path) as log:
         write(log, 1)
-    assert len(os.listdir("/proc/self/fd")) == before
+        wait_until(lambda: path in open_files())
+    assert path not in open_files()
