@@ -13,12 +13,20 @@ class GatewayError(Exception):
     """Base of everything that a caller is told."""
 
     reason = "INTERNAL"
-    retry_after_s: float | None = None  # set where it is known when trying again makes sense
 
-    def __init__(self, message: str, *, reason: str | None = None, metadata: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ):
+        """`retry_after_s` is set where it is known when trying again makes sense."""
         super().__init__(message)
         self.message = message
         self.reason = reason or type(self).reason
+        self.retry_after_s = retry_after_s
         self.metadata = dict(metadata or {})
 
 
@@ -83,17 +91,6 @@ class UnavailableError(GatewayError):
 
     reason = "UNAVAILABLE"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        reason: str | None = None,
-        retry_after_s: float | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ):
-        super().__init__(message, reason=reason, metadata=metadata)
-        self.retry_after_s = retry_after_s
-
 
 class NoWorkerError(UnavailableError):
     """No worker is there that could take the request; one may come."""
@@ -138,17 +135,6 @@ class OverloadedError(GatewayError):
 
     reason = "OVERLOADED"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        reason: str | None = None,
-        retry_after_s: float | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ):
-        super().__init__(message, reason=reason, metadata=metadata)
-        self.retry_after_s = retry_after_s
-
 
 class QuotaExceededError(GatewayError):
     """A limit of the tenant was reached. `retry_after_s` None: the request is more than the limit ever allows."""
@@ -157,9 +143,8 @@ class QuotaExceededError(GatewayError):
 
     def __init__(self, message: str, *, limit: str, value: int, retry_after_s: float | None) -> None:
         """`limit` is the name of the policy's field, such as "requests_per_minute"; `value` is what it is set to."""
-        super().__init__(message, metadata={"limit": limit, "value": str(value)})
+        super().__init__(message, retry_after_s=retry_after_s, metadata={"limit": limit, "value": str(value)})
         self.limit = limit
-        self.retry_after_s = retry_after_s
 
 
 class DeadlineExceededError(GatewayError):
